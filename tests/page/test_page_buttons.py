@@ -258,7 +258,27 @@ def changed(text: str) -> Deed:
     return do
 
 
+def saves_a_chart(page: Page, found: Found) -> None:
+    """As two kinds of pictures, and its data."""
+    for name, holds in (("SVG", b"<svg "), ("PNG", b"PNG"), ("CSV", b",")):
+        found.locator.click()
+        menu = found.locator.locator("..")
+        saves(f".{name.lower()}", holds)(page, Found(menu.get_by_role("button", name=name), ""))
+        expect(menu.get_by_role("button", name=name)).to_be_hidden()
+
+
+def opens_a_trial(page: Page, found: Found) -> None:
+    """The last dot that was drawn."""
+    place = {axis: float(str(found.locator.get_attribute(f"data-{axis}"))) for axis in "xy"}
+    found.locator.hover(position=place)  # type: ignore[arg-type]
+    expect(page.locator(".tip")).to_contain_text(re.compile("trial [0-9]+ score"))
+    found.locator.click(position=place)  # type: ignore[arg-type]
+    expect(page).to_have_url(re.compile("trials/[0-9]+$"))
+
+
 ZOOMS = redraws(by=dragged((0.2, 0.5), (0.7, 0.6)))
+ALIKE = {".* [|] div [|] .+": ZOOMS, ".* [|] summary [|] Save ▾": saves_a_chart, "Slices [|] img [|] .*": opens_a_trial}
+"""What all things of one kind do, by a pattern of their names."""
 WEIGHTS, REPORT = saves(".safetensors", b"{"), saves(".html", b'id="answers"')
 EFFECTS: dict[str, Deed] = {
     " | a | Skip to content": skips,
@@ -380,7 +400,7 @@ def test_whatever_is_shown_does_what_it_should(page: Page, stack: Service, studi
 def deed_of(name: str, href: str, ids: list[str]) -> Deed | None:
     if href.startswith("#/"):
         return follows(ids)
-    return ZOOMS if re.fullmatch(".* [|] div [|] .+", name) else EFFECTS.get(name)
+    return next((deed for pattern, deed in ALIKE.items() if re.fullmatch(pattern, name)), EFFECTS.get(name))
 
 
 def problem(page: Page, address: str, thing: Thing, ids: list[str], deed: Deed | None) -> dict[str, str]:

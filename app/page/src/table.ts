@@ -1,5 +1,6 @@
 /** The table of a study's trials, stored by column as the server sends it. */
 import { studyPath, useAnswer, type Answer } from "./data.ts";
+import { cellText } from "./format.ts";
 import type { Columns } from "./types.ts";
 
 /** Significant digits to request: enough for tables and drawings. */
@@ -98,6 +99,14 @@ export class Table {
   get hyperparameters(): string[] {
     return Object.keys(this.columns).filter((name) => name.startsWith("hp."));
   }
+}
+
+const MAX_NAMED_PARAMETERS = 6;
+
+/** The varying hyper-parameters of a trial: "lr 0.1, bs 64". */
+export function parametersText(table: Table | null, trial: number): string {
+  const names = table?.parameters.filter((name) => table.get(trial, name) !== null).slice(0, MAX_NAMED_PARAMETERS) ?? [];
+  return names.map((name) => `${columnTitle(name)} ${cellText(table!.get(trial, name))}`).join(", ");
 }
 
 /** Add the family "constant" for trials in which a hyper-parameter is no schedule, so that families can be compared. */

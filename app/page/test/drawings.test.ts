@@ -6,8 +6,12 @@ import { icicle, savedSteps } from "../src/layout/icicle.ts";
 import { commonValues, trialCurve, isOnPath, nodePath, trialPath, rungTree, pathEnds, meanAndRepeatTrees } from "../src/layout/rung_tree.ts";
 import { countHidden, hiddenText, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds, drawLines, treeScales } from "../src/parts/rung_tree_painting.ts";
+import { freeBoxes, labelCapacity, spreadPlaces } from "../src/layout/end_labels.ts";
+import { paintPlot } from "../src/parts/plot_painting.ts";
+import { lineRows } from "../src/parts/plot_lines.ts";
+import { SvgContext } from "../src/parts/svg_context.ts";
 import type { Tree } from "../src/types.ts";
-import { randomTree } from "./trees.ts";
+import { randomTree, seededRandom } from "./trees.ts";
 
 const SEEDS = Array.from({ length: 60 }, (_, seed) => seed);
 
@@ -190,4 +194,49 @@ test("in the icicle each repeat has a row, and shared steps are one bar", () => 
   const { bars, height } = icicle(meanAndRepeatTrees(REPEATED).repeats!, -1);
   assert.equal(height, 2);
   assert.deepEqual(bars.map((bar) => [bar.node, bar.x0, bar.x1, bar.trials]).sort(), [[0, 0, 4, 2], [1, 4, 8, 1], [2, 4, 8, 1]]);
+});
+
+test("names at the ends of lines do not overlap, and keep their order", () => {
+  for (const seed of SEEDS) {
+    const random = seededRandom(seed);
+    const places = Array.from({ length: 1 + Math.floor(random() * 20) }, () => random() * 400);
+    const found = spreadPlaces(places, 13, [0, 400]);
+    const order = places.map((_, index) => index).sort((a, b) => places[a]! - places[b]!);
+    order.slice(1).forEach((index, before) => assert.ok(found[index]! - found[order[before]!]! >= 13 - 1e-9));
+    for (const place of found) assert.ok(place >= -1e-9 && place <= 400 + 1e-9);
+  }
+  assert.deepEqual(spreadPlaces([50, 10], 13, [0, 400]), [50, 10]);
+  assert.equal(labelCapacity(13, [0, 26]), 3);
+  assert.deepEqual(freeBoxes([{ x: 0, y: 0, width: 40 }, { x: 30, y: 5, width: 40 }, { x: 30, y: 20, width: 40 }, { x: 50, y: 0, width: 9 }], 13), [true, false, true, true]);
+});
+
+const PLOT = { lines: [{ label: "trial 1", colour: "#123", x: [1, 4], y: [0.5, 0.25] }, { label: "a < b & c", colour: "#456", x: [1, 2], y: [3, 0.1] }], xLabel: "step", yLabel: "loss", range: [0, 1] as [number, number] };
+
+test("a plot is saved as SVG with its axes, names and clipped lines", () => {
+  const context = new SvgContext({ width: 600, height: 300 }, "#fff");
+  paintPlot(context.asCanvas, { width: 600, height: 300 }, { paper: "#fff", soft: "#888", line: "#ddd", warm: "#850" } as never, PLOT);
+  for (const part of ["step", "loss", "trial 1", "a &lt; b &amp; c", "↑ 1 point above", "clip-path"]) assert.ok(context.text.includes(part), part);
+  assert.ok(context.text.startsWith("<svg ") && !context.text.includes("NaN") && !context.text.includes("undefined"));
+});
+
+test("the data of a plot are its points", () => {
+  assert.deepEqual(lineRows(PLOT).slice(0, 3), [["line", "step", "loss"], ["trial 1", 1, 0.5], ["trial 1", 4, 0.25]]);
+});
+
+test("what is drawn on a canvas is written as SVG", () => {
+  const context = new SvgContext({ width: 10, height: 10 }, "#fff");
+  const drawing = context.asCanvas;
+  drawing.fillStyle = "red";
+  drawing.globalAlpha = 0.5;
+  drawing.save();
+  drawing.globalAlpha = 1;
+  drawing.beginPath();
+  drawing.arc(5, 5, 2, 0, 7);
+  drawing.fill();
+  drawing.restore();
+  drawing.fillRect(0, 0, 1, 1);
+  drawing.fillText("", 0, 0);
+  assert.ok(context.text.includes('<path d="M3 5a2 2 0 1 0 4 0a2 2 0 1 0 -4 0" fill="red"/>'));
+  assert.ok(context.text.includes('<rect x="0" y="0" width="1" height="1" fill="red" opacity="0.5"/>'));
+  assert.ok(!context.text.includes("<text"));
 });

@@ -6,6 +6,8 @@ export interface Axis {
   /** The position of each trial on the axis, from 0 to 1; NaN without a value. */
   positions: number[];
   ticks: { place: number; text: string }[];
+  /** Whether values are evenly spaced, because they are few or no numbers. */
+  isKinds?: boolean;
 }
 
 export type Brushes = Record<string, [number, number]>;
@@ -24,7 +26,7 @@ export function createAxis(name: string, values: unknown[], text: (value: unknow
     const place = (value: unknown) => (kinds.length > 1 ? kinds.indexOf(String(value)) / (kinds.length - 1) : 0.5);
     const positions = values.map((value) => (value === null || value === undefined ? Number.NaN : place(value)));
     const shown = kinds.length > MAX_KIND_TICKS ? [kinds[0]!, kinds.at(-1)!] : kinds;
-    return { name, title, positions, ticks: shown.map((kind) => ({ place: place(kind), text: isNumeric ? text(Number(kind)) : kind })) };
+    return { name, title, positions, isKinds: true, ticks: shown.map((kind) => ({ place: place(kind), text: isNumeric ? text(Number(kind)) : kind })) };
   }
   const numbers = known as number[];
   const low = numbers.reduce((least, value) => Math.min(least, value), Infinity);

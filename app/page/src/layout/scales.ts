@@ -5,6 +5,12 @@ const LOG_RATIO = 30;
 
 export type Scale = (value: number) => number;
 
+/** In pixels. */
+export interface Size {
+  width: number;
+  height: number;
+}
+
 export function linearScale([low, high]: [number, number], [from, to]: [number, number]): Scale {
   const span = high - low || 1;
   return (value) => from + ((value - low) / span) * (to - from);

@@ -1,11 +1,10 @@
 /** A canvas in device pixels that fills its container. It is redrawn when its size, the theme or `draw` change. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import type { Size } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
+import { SaveChart, type ChartData } from "./save_chart.tsx";
 
-export interface Size {
-  width: number;
-  height: number;
-}
+export type { Size };
 
 interface Props {
   height: number;
@@ -17,9 +16,11 @@ interface Props {
   onKeyDown?: (event: KeyboardEvent) => void;
   onWheel?: (event: WheelEvent) => void;
   class?: string;
+  /** What can be saved of the chart; without it there is no menu. */
+  data?: ChartData;
 }
 
-export function Canvas({ height, label, draw, onPoint, onLeave, onPick, onKeyDown, onWheel, class: name }: Props) {
+export function Canvas({ height, label, draw, onPoint, onLeave, onPick, onKeyDown, onWheel, class: name, data }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(canvas);
   const colours = palette.value;
@@ -42,18 +43,21 @@ export function Canvas({ height, label, draw, onPoint, onLeave, onPick, onKeyDow
     return () => element.removeEventListener("wheel", onWheel);
   }, [onWheel]);
   return (
-    <canvas
-      ref={canvas}
-      class={`drawing ${name ?? ""}`}
-      style={{ height: `${height}px` }}
-      role="img"
-      aria-label={label}
-      tabIndex={onKeyDown ? 0 : undefined}
-      onPointerMove={onPoint && ((event) => onPoint(event.offsetX, event.offsetY, event))}
-      onPointerLeave={onLeave}
-      onClick={onPick && ((event) => onPick(event.offsetX, event.offsetY))}
-      onKeyDown={onKeyDown}
-    />
+    <>
+      <canvas
+        ref={canvas}
+        class={`drawing ${name ?? ""}`}
+        style={{ height: `${height}px` }}
+        role="img"
+        aria-label={label}
+        tabIndex={onKeyDown ? 0 : undefined}
+        onPointerMove={onPoint && ((event) => onPoint(event.offsetX, event.offsetY, event))}
+        onPointerLeave={onLeave}
+        onClick={onPick && ((event) => onPick(event.offsetX, event.offsetY))}
+        onKeyDown={onKeyDown}
+      />
+      {data && width > 0 && <SaveChart data={data} size={() => ({ width, height })} draw={draw} />}
+    </>
   );
 }
 

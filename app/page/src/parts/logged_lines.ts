@@ -1,5 +1,5 @@
 /** Logged metrics as plot lines, one for each metric name. Points without a number are left out. */
-import type { Line } from "./plot.tsx";
+import type { Line } from "./plot_lines.ts";
 import type { Logged } from "../types.ts";
 
 export function loggedLines(points: Logged["items"], colour: string): Line[] {

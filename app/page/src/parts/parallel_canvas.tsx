@@ -7,6 +7,7 @@ import { route, setQuery } from "../route.ts";
 import { isDark, scale as colourScale, type Palette } from "../theme.ts";
 import { Canvas, shortenText, type Size } from "./canvas.tsx";
 import { fitHeight } from "./fit_height.ts";
+import type { ChartData } from "./save_chart.tsx";
 
 const [TOP, BOTTOM, SIDE] = [44, 44, 46];
 /** Trials without a value are drawn this far below the axis. */
@@ -22,9 +23,10 @@ interface Props {
   count: number;
   mode: string;
   shares: Map<string, number>;
+  data: ChartData;
 }
 
-export function Parallel({ axes, count: all, mode, shares }: Props) {
+export function Parallel({ axes, count: all, mode, shares, data }: Props) {
   const brushes = useMemo(() => parseBrushes(route.value.query["brush"] ?? ""), [route.value.query["brush"]]);
   const rows = useMemo(() => brushedRows(axes, brushes, all), [axes, brushes, all]);
   const height = fitHeight(414, 36, 0.5);
@@ -56,7 +58,7 @@ export function Parallel({ axes, count: all, mode, shares }: Props) {
     <>
       <div class="scroll">
         <div class="with-tip" style={{ minWidth: `${axes.length * AXIS_PIXELS}px` }} onPointerDown={startDrag} onPointerUp={endDrag}>
-          <Canvas height={height} draw={draw} class="brush" label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${axes.at(-1)!.title}, ${all} trials`} />
+          <Canvas height={height} draw={draw} class="brush" data={data} label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${axes.at(-1)!.title}, ${all} trials`} />
         </div>
       </div>
       <BrushSummary rows={rows} all={all} isBrushed={Object.keys(brushes).length > 0} />

@@ -2,33 +2,19 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { duration, number } from "../format.ts";
-import { countHidden, hiddenText, WHOLE_STEPS, TIME_STEPS } from "../layout/scales.ts";
+import { WHOLE_STEPS, TIME_STEPS } from "../layout/scales.ts";
 import { palette } from "../theme.ts";
+import { lineRows, namedLines, type Axes, type Line } from "./plot_lines.ts";
+import { NAME_PIXELS, paintPlot, writeHidden, writeNames } from "./plot_painting.ts";
+import { SaveChart } from "./save_chart.tsx";
 
-export interface Line {
-  label: string;
-  colour: string;
-  width?: number;
-  isStepped?: boolean;
-  dash?: number[];
-  x: number[];
-  y: number[];
-}
+export type { Line };
 
-interface Props {
+interface Props extends Axes {
   label: string;
   height: number;
-  lines: Line[];
-  xLabel: string;
-  isLogX?: boolean;
-  isLogY?: boolean;
-  marks?: { x: number; text: string }[];
-  /** x is in seconds. */
-  isTime?: boolean;
-  /** The shown values. At each edge the number of points beyond it is written. */
-  range?: [number, number] | null;
-  /** Largest start of the x axis. */
-  from?: number;
+  /** The name of saved files; without it there is no menu. */
+  file?: string;
   /** Called with the line and the point under the pointer. */
   onNear?: (line: number | null, x: number | null, y: number | null) => void;
   onPick?: (line: number) => void;
@@ -44,7 +30,18 @@ export function Plot(props: Props) {
     observer.observe(element);
     return () => (observer.disconnect(), plot.destroy());
   }, [props.lines, props.isLogX, props.isLogY, props.range, props.marks, colours, props.xLabel]);
-  return <div ref={place} class="plot" role="img" aria-label={props.label} style={{ minHeight: `${props.height}px` }} />;
+  return (
+    <>
+      <div ref={place} class="plot" role="img" aria-label={props.label} style={{ minHeight: `${props.height}px` }} />
+      {props.file && (
+        <SaveChart
+          data={{ name: props.file, rows: () => lineRows(props) }}
+          size={() => ({ width: place.current!.clientWidth, height: props.height })}
+          draw={(context, size, ink) => paintPlot(context, size, ink, props)}
+        />
+      )}
+    </>
+  );
 }
 
 /** uPlot requires the same x values for all lines. */
@@ -60,6 +57,7 @@ function plotOptions(props: Props, width: number): uPlot.Options {
   return {
     width,
     height: props.height,
+    padding: [null, namedLines(props.lines).length ? NAME_PIXELS : null, null, null],
     legend: { show: false },
     cursor: { points: { size: 7 }, drag: { x: true, y: false }, focus: { prox: 24 } },
     focus: { alpha: 0.35 },
@@ -69,10 +67,10 @@ function plotOptions(props: Props, width: number): uPlot.Options {
     },
     axes: [
       { ...axis, label: props.xLabel, labelSize: 18, labelFont: "12px system-ui", size: 34, incrs: props.isTime ? TIME_STEPS : WHOLE_STEPS, values: (_, all) => all.map((x) => (x === null ? "" : format(x))) },
-      { ...axis, size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
+      { ...axis, label: props.yLabel, labelSize: 16, labelFont: "12px system-ui", size: 58, values: (_, all) => all.map((y) => (y === null ? "" : number(y))) },
     ],
     series: [{}, ...lineSeries(props.lines)],
-    hooks: { draw: [(plot) => drawMarks(plot, props.marks ?? []), (plot) => drawHidden(plot, props)], setSeries: [], ready: [(plot) => reportNearest(plot, props)] },
+    hooks: { draw: [(plot) => drawMarks(plot, props.marks ?? []), (plot) => drawTexts(plot, props)], setSeries: [], ready: [(plot) => reportNearest(plot, props)] },
   };
 }
 
@@ -117,16 +115,15 @@ function drawMarks(plot: uPlot, marks: { x: number; text: string }[]): void {
   context.restore();
 }
 
-function drawHidden({ ctx: context, bbox }: uPlot, { lines, range }: Props): void {
-  if (!range) return;
-  const { above, below } = countHidden(lines.flatMap((line) => line.y), range);
+/** What uPlot does not draw: the names of lines, and how many points are beyond the edges. */
+function drawTexts(plot: uPlot, { lines, range }: Props): void {
+  const { ctx: context, bbox } = plot;
+  const ratio = devicePixelRatio;
+  const frame = { left: bbox.left / ratio, right: (bbox.left + bbox.width) / ratio, top: bbox.top / ratio, bottom: (bbox.top + bbox.height) / ratio };
   context.save();
-  context.fillStyle = palette.value.warm;
-  context.font = `${12 * devicePixelRatio}px system-ui`;
-  context.textAlign = "right";
-  const right = bbox.left + bbox.width - 4 * devicePixelRatio;
-  context.fillText(hiddenText(above, "above"), right, bbox.top + 24 * devicePixelRatio);
-  context.fillText(hiddenText(below, "below"), right, bbox.top + bbox.height - 6 * devicePixelRatio);
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  writeNames(context, palette.value, lines, (x) => plot.valToPos(x, "x", true) / ratio, (y) => plot.valToPos(y, "y", true) / ratio, frame);
+  if (range) writeHidden(context, palette.value, lines.flatMap((line) => line.y), range, frame);
   context.restore();
 }
 

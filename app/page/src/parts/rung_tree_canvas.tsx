@@ -1,7 +1,7 @@
 /** The interactive rung tree: a tooltip describes the line or the end under the pointer, or reached by arrow keys. */
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { number } from "../format.ts";
-import { rungTree, pathEnds, meanAndRepeatTrees, type End, type Segment } from "../layout/rung_tree.ts";
+import { rungTree, trialCurve, pathEnds, meanAndRepeatTrees, type End, type Segment } from "../layout/rung_tree.ts";
 import { countHidden, hiddenText, isLogAxis, robustRange, robustLogRange } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
@@ -27,6 +27,8 @@ interface Props {
   states: string[];
   describeEnd: (end: End) => preact.ComponentChildren;
   toggle: (trial: number) => void;
+  /** The name of saved files. */
+  file: string;
 }
 
 interface Place extends Near {
@@ -89,6 +91,7 @@ export function RungTreeCanvas(props: Props) {
       <Canvas
         height={height}
         draw={draw}
+        data={{ name: props.file, rows: () => curveRows(props.tree, props.metric) }}
         label={`Rung tree: ${props.metric} by step, ${tree.trials.node.length} trials, shared beginnings as thick lines. Arrow keys go from the best trial on.${outside}`}
         onPoint={(x, y) => {
           const near = find(x, y);
@@ -113,6 +116,15 @@ export function RungTreeCanvas(props: Props) {
       )}
     </div>
   );
+}
+
+/** The learning curve of each trial: shared measurements are a row for each of the trials. */
+function curveRows(tree: Tree, metric: string): (string | number)[][] {
+  const rows = tree.trials.node.flatMap((_, trial) => {
+    const { x, y } = trialCurve(tree, trial);
+    return x.map((step, index) => [trial, step, y[index]!]);
+  });
+  return [["trial", "step", metric], ...rows];
 }
 
 function SegmentTip({ tree, segment }: { tree: Tree; segment: Segment }) {

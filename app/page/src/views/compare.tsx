@@ -20,7 +20,7 @@ export function Compare({ study, at }: ViewProps) {
   const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   const trials = selectedTrials.value;
   const lines = useMemo(
-    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => ({ ...curveLine(meanAndRepeatTrees(tree.data!).means, trial, index, null), width: 2 })) : []),
+    () => (tree.data ? trials.filter((trial) => trial < tree.data!.trials.node.length).map((trial, index) => curveLine(meanAndRepeatTrees(tree.data!).means, trial, { colour: seriesColour(index), width: 2 })) : []),
     [tree.data, trials, palette.value],
   );
   if (trials.length < 2) {
@@ -40,7 +40,7 @@ export function Compare({ study, at }: ViewProps) {
               <Facts study={study.study} table={data} trials={existing} />
             </Panel>
             <Panel title="Curves">
-              <Plot label={`${study.metric} of the selected trials`} height={280} lines={lines} xLabel="step" />
+              <Plot label={`${study.metric} of the selected trials`} height={280} lines={lines} xLabel="step" yLabel={study.metric} file={`${study.study}-compared`} />
             </Panel>
             <Panel title="Schedules">
               <div class="columns">

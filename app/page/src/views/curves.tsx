@@ -11,7 +11,7 @@ import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
 import { selectedTrials, route, setQuery, toggleTrial } from "../route.ts";
-import { useTable, type Table } from "../table.ts";
+import { parametersText, useTable, type Table } from "../table.ts";
 import { palette, seriesColour } from "../theme.ts";
 import type { Rungs, Tree } from "../types.ts";
 import { SelectedTrials } from "./selected_trials.tsx";
@@ -28,7 +28,7 @@ export function Curves(props: ViewProps) {
   const { x, y, value } = route.value.query;
   const means = useMemo(() => (tree.data ? meanAndRepeatTrees(tree.data).means : null), [tree.data]);
   const shown = useMemo(() => (table.data ? drawnTrials(table.data, study.mode, selectedTrials.value) : []), [table.data, study.mode, selectedTrials.value]);
-  const lines = useMemo(() => (means ? shown.map((trial, index) => curveLine(means, trial, index, study.best?.trial ?? null)) : []), [means, shown, study.best?.trial, palette.value]);
+  const lines = useMemo(() => (means ? shown.map((trial) => curveLine(means, trial, lineLook(means, trial, study.best?.trial ?? null))) : []), [means, shown, study.best?.trial, palette.value]);
   const drawn = useMemo(() => lines.filter((each) => each.x.length > 0), [lines]);
   const measured = useMemo(() => drawn.flatMap((each) => each.y), [drawn]);
   const isLogY = isLogAxis(measured, y);
@@ -51,12 +51,14 @@ export function Curves(props: ViewProps) {
                 lines={drawn}
                 marks={marks}
                 xLabel="step"
+                yLabel={study.metric}
+                file={`${study.study}-curves`}
                 isLogX={x === "log"}
                 isLogY={isLogY}
                 range={range}
                 from={0}
-                onNear={(index, step, value) => setNear(index === null ? "" : `trial ${drawn[index]!.label}: ${number(value)} at step ${step}`)}
-                onPick={(index) => toggleTrial(Number(drawn[index]!.label))}
+                onNear={(index, step, value) => setNear(index === null ? "" : nearText(drawn[index]!.label, value, step, table.data))}
+                onPick={(index) => toggleTrial(trialOf(drawn[index]!.label))}
               />
               <p role="status" class="near">
                 {near}
@@ -74,6 +76,15 @@ export function Curves(props: ViewProps) {
   );
 }
 
+function trialOf(label: string): number {
+  return Number(label.replace("trial ", ""));
+}
+
+function nearText(label: string, value: number | null, step: number | null, table: Table | null): string {
+  const parameters = parametersText(table, trialOf(label));
+  return `${label}: ${number(value)} at step ${step}${parameters ? `; ${parameters}` : ""}`;
+}
+
 function drawnTrials(table: Table, mode: string, selected: number[]): number[] {
   const states = table.column("state");
   const best = bestRows(table, mode).slice(0, TOP);
@@ -81,10 +92,16 @@ function drawnTrials(table: Table, mode: string, selected: number[]): number[] {
   return [...new Set([...selected.filter((row) => row < table.count), ...best, ...running])];
 }
 
-/** The plot line of a trial. `means` is the tree of means in a study with repeats. */
-export function curveLine(means: Tree, trial: number, index: number, best: number | null): Line {
-  const { x, y } = trialCurve(means, trial);
-  const isBest = trial === best;
+/** The best trial in the accent, selected ones in colours of their own, and the others in grey: names tell them apart. */
+function lineLook(means: Tree, trial: number, best: number | null): Partial<Line> {
+  const place = selectedTrials.value.indexOf(trial);
   const dash = means.trials.state[trial] === "active" ? { dash: [6, 4] } : {};
-  return { label: String(trial), colour: isBest ? palette.value.accent : seriesColour(index), width: isBest ? 3 : 1.3, x, y, ...dash };
+  if (trial === best) return { colour: palette.value.accent, width: 3, ...dash };
+  return { colour: place < 0 ? palette.value.soft : seriesColour(place), width: place < 0 ? 1 : 2, ...dash };
+}
+
+/** The plot line of a trial. `means` is the tree of means in a study with repeats. */
+export function curveLine(means: Tree, trial: number, look: Partial<Line>): Line {
+  const { x, y } = trialCurve(means, trial);
+  return { label: `trial ${trial}`, colour: palette.value.soft, x, y, ...look };
 }

@@ -7,7 +7,7 @@ import { frontScales, paintFront } from "../parts/pareto_front_painting.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Footnotes, Mark } from "../parts/states.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
-import { useTable, type Table } from "../table.ts";
+import { parametersText, useTable, type Table } from "../table.ts";
 import type { Palette } from "../theme.ts";
 import type { Study } from "../types.ts";
 import type { ViewProps } from "./props.ts";
@@ -79,13 +79,14 @@ function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
   return (
     <>
       <div class="with-tip">
-        <Canvas height={HEIGHT} draw={draw} label={`${y} against ${x} of ${dots.length} trials`} onPoint={look} onLeave={() => setNear(null)} onPick={open} />
+        <Canvas height={HEIGHT} draw={draw} label={`${y} against ${x} of ${dots.length} trials`} onPoint={look} onLeave={() => setNear(null)} onPick={open} data={{ name: `${study.study}-pareto-front`, rows: () => dotRows(dots, x, y) }} />
         {near && (
           <Tip x={near.x} y={near.y} width={near.width}>
             <b>trial {near.dot.trial}</b> {KIND_TEXTS[near.dot.kind]}
             <p>
               {x} {number(near.dot.x)}, {y} {number(near.dot.y)}
             </p>
+            <p>{parametersText(table, near.dot.trial)}</p>
           </Tip>
         )}
       </div>
@@ -93,6 +94,10 @@ function ParetoPlot({ study, table, x, y }: ParetoPlotProps) {
       {study.metrics.length > 1 && <FrontTable study={study} />}
     </>
   );
+}
+
+function dotRows(dots: FrontDot[], x: string, y: string): (string | number)[][] {
+  return [["trial", x, y, "kind"], ...dots.map((dot) => [dot.trial, dot.x, dot.y, dot.kind])];
 }
 
 const KIND_TEXTS = { front: "on the front", dominated: "dominated by another trial", infeasible: "violates a constraint" };

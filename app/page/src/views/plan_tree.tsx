@@ -18,11 +18,11 @@ const [TOP, LEFT, RIGHT] = [22, 8, 8];
 export function PlanTree({ study, at }: ViewProps) {
   const answer = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   return (
-    <Loaded answer={answer}>{(tree) => (tree.count ? <IcicleChart tree={tree} /> : <p class="quiet">The study has no trials yet.</p>)}</Loaded>
+    <Loaded answer={answer}>{(tree) => (tree.count ? <IcicleChart study={study.study} tree={tree} /> : <p class="quiet">The study has no trials yet.</p>)}</Loaded>
   );
 }
 
-function IcicleChart({ tree: whole }: { tree: Tree }) {
+function IcicleChart({ study, tree: whole }: { study: string; tree: Tree }) {
   const repeats = useMemo(() => meanAndRepeatTrees(whole).repeats, [whole]);
   const tree = repeats ?? whole;
   const named = route.value.query["node"];
@@ -63,6 +63,7 @@ function IcicleChart({ tree: whole }: { tree: Tree }) {
             if (bar) setQuery({ node: bar.node === root ? "" : tree.nodes.id[bar.node]! }, { replace: false });
           }}
           onKeyDown={(event) => event.key === "Escape" && setQuery({ node: "" })}
+          data={{ name: `${study}-stages`, rows: () => nodeRows(tree) }}
         />
         {place && (
           <Tip x={place.x} y={place.y} width={place.width}>
@@ -76,6 +77,11 @@ function IcicleChart({ tree: whole }: { tree: Tree }) {
       </p>
     </Panel>
   );
+}
+
+function nodeRows({ nodes }: Tree): (string | number)[][] {
+  const rows = nodes.id.map((id, node) => [id, nodes.parent[node]! < 0 ? "" : nodes.id[nodes.parent[node]!]!, nodes.start[node]!, nodes.end[node]!, nodes.trained[node]!, nodes.trials[node]!]);
+  return [["node", "parent", "from step", "to step", "trained to", "trials"], ...rows];
 }
 
 interface CountedTree {

@@ -60,7 +60,7 @@ function RelationPanels({ study, at, table }: ViewProps & { table: Table }) {
     <>
       <Panel title="Parallel coordinates" aside={aside}>
         <p class="quiet">{basisText(values, rung)}</p>
-        <Parallel axes={axes} count={table.count} mode={study.mode} shares={shares} />
+        <Parallel axes={axes} count={table.count} mode={study.mode} shares={shares} data={{ name: `${study.study}-parallel`, rows: () => trialRows(table, names, study.metric, values) }} />
       </Panel>
       <div class="overview">
         <Panel title="Importance">
@@ -72,10 +72,14 @@ function RelationPanels({ study, at, table }: ViewProps & { table: Table }) {
       </div>
       <Panel title="Slices">
         <p class="quiet">{basisText(values, rung)}</p>
-        <Slices axes={axes} />
+        <Slices study={study.study} axes={axes} table={table} values={values} />
       </Panel>
     </>
   );
+}
+
+function trialRows(table: Table, names: string[], metric: string, values: (number | null)[]): (string | number | null)[][] {
+  return [["trial", ...names, metric], ...values.map((value, trial) => [trial, ...names.map((name) => table.get(trial, name) as string | number | null), value])];
 }
 
 /**

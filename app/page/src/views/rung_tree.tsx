@@ -10,7 +10,7 @@ import { fitHeight } from "../parts/fit_height.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
 import type { Best } from "../parts/rung_tree_painting.ts";
 import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
-import { columnTitle, useTable, type Table } from "../table.ts";
+import { columnTitle, parametersText, useTable, type Table } from "../table.ts";
 import { resultOf, type History, type Rungs, type Study, type Tree } from "../types.ts";
 import { SelectedTrials } from "./selected_trials.tsx";
 import type { ViewProps } from "./props.ts";
@@ -116,6 +116,7 @@ function RungTreeDrawing({ study, at, height }: ViewProps & { height: number }) 
             states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
             describeEnd={(end) => <EndTip end={end} study={study} table={table.data} event={ends.get(end.trial)} />}
             toggle={toggleTrial}
+            file={`${study.study}-tree`}
           />
         )
       }
@@ -135,7 +136,8 @@ function EndTip({ end, study, table, event }: { end: End; study: Study; table: T
       <b>trial {end.trial}</b> {study.metric} {number(end.value)}
       {isMean && ` ± ${number(end.deviation ?? 0, 2)}`} at step {end.step}
       {isMean && ", the mean of its repeats"}
-      {table && <p>{String(table.get(end.trial, "standing") ?? "")}</p>}
+      {table && <p>{parametersText(table, end.trial)}</p>}
+      {table && <p class="quiet">{String(table.get(end.trial, "standing") ?? "")}</p>}
       {event !== undefined && <p class="quiet">event {event}</p>}
     </>
   );

@@ -20,7 +20,7 @@ export function Shapes({ study, table, values }: { study: Study; table: Table; v
       const schedule = schedules.get(trial)?.items.find((item) => item.name === parameter);
       if (!schedule || schedule.values.some((value) => typeof value !== "number")) return [];
       const share = 1 - rank / Math.max(1, trials.length - 1);
-      return [{ label: `trial ${trial}`, colour: scale(share), width: rank === 0 ? 3 : 1.4, x: schedule.steps, y: schedule.values as number[] }];
+      return [{ label: `trial ${trial}`, colour: scale(share), width: rank === 0 ? 3 : 1.4, isUnnamed: true, x: schedule.steps, y: schedule.values as number[] }];
     });
   }, [schedules, parameter, trials, palette.value]);
   return (
@@ -37,7 +37,7 @@ export function Shapes({ study, table, values }: { study: Study; table: Table; v
       </p>
       {error && <p class="trouble">{error}</p>}
       {lines.length > 0 ? (
-        <Plot label={`${parameter} over steps, of ${lines.length} trials`} height={200} lines={lines.toReversed()} xLabel="step" isLogY={route.value.query["shapeY"] === "log"} />
+        <Plot label={`${parameter} over steps, of ${lines.length} trials`} height={200} lines={lines.toReversed()} xLabel="step" yLabel={parameter} file={`${study.study}-${parameter}`} isLogY={route.value.query["shapeY"] === "log"} />
       ) : (
         !error && <p class="quiet">{isLoading ? "Loading …" : `${parameter} is not a number.`}</p>
       )}

@@ -88,6 +88,7 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
             if (span >= 0) location.hash = studyLink(study.study, ["events"], { event: String(timeline.spans.begun[span]) });
           }}
           onWheel={wheel}
+          data={{ name: `${study.study}-timeline`, rows: () => stageRows(timeline) }}
           onKeyDown={(event) => view.key(event.key) && event.preventDefault()}
         />
         {over && (
@@ -101,6 +102,11 @@ function Lanes({ study, timeline, tree, isCollapsed }: LanesProps) {
       </ZoomButtons>
     </>
   );
+}
+
+function stageRows({ spans }: Timeline): (string | number | boolean | null)[][] {
+  const rows = spans.slot.map((slot, index) => [slot, spans.start[index]!, spans.end[index]!, spans.begun_at[index]!, spans.ended_at[index] ?? null, spans.outcome[index]!, spans.own[index]!, spans.proof[index] ?? null]);
+  return [["slot", "from step", "to step", "begun at", "ended at", "outcome", "own", "verification"], ...rows];
 }
 
 /** The visible range of the time axis, with zooming and panning. */

@@ -161,7 +161,7 @@ function Curves({ metric, all }: { metric: string; all: ComparedStudy[] }) {
   );
   return (
     <Panel title={`Best ${metric} so far`} class="wide" aside={aside}>
-      {lines.length > 0 ? <Plot label={`Best ${metric} of ${lines.length} studies against ${by}`} height={300} lines={lines} xLabel={by === "slots" ? "slot time" : "time since submission"} isTime /> : <p class="quiet">No result yet.</p>}
+      {lines.length > 0 ? <Plot label={`Best ${metric} of ${lines.length} studies against ${by}`} height={300} lines={lines} xLabel={by === "slots" ? "slot time (h:min:s)" : "time since submission (h:min:s)"} yLabel={metric} file={`studies-${metric}-by-${by}`} isTime /> : <p class="quiet">No result yet.</p>}
     </Panel>
   );
 }

@@ -138,7 +138,7 @@ function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
   }, [trial, study.metric, palette.value]);
   const marks = useMemo(() => rungLines(rungs.data?.items ?? []).map((rung) => ({ x: rung.step, text: rung.name })), [rungs.data]);
   if (lines.length === 0) return <p class="quiet">{trial.failure ? "It failed before its first measurement." : "No measurements yet."}</p>;
-  return <Plot label={`${study.metric} of trial ${trial.trial} by step`} height={240} lines={lines} marks={marks} xLabel="step" />;
+  return <Plot label={`${study.metric} of trial ${trial.trial} by step`} height={240} lines={lines} marks={marks} xLabel="step" yLabel={study.metric} file={`${study.study}-trial-${trial.trial}`} />;
 }
 
 function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
@@ -205,7 +205,7 @@ function LoggedMetrics({ study, trial }: { study: string; trial: number }) {
     <Panel title="Logged metrics" class="wide" aside={button}>
       {response && lines.length === 0 && <p class="quiet">{response.error || "No metrics."}</p>}
       {lines.map((line) => (
-        <Plot key={line.label} label={`${line.label} of trial ${trial} by step`} height={160} lines={[line]} xLabel="step" />
+        <Plot key={line.label} label={`${line.label} of trial ${trial} by step`} height={160} lines={[line]} xLabel="step" yLabel={line.label} file={`${study}-trial-${trial}-${line.label}`} />
       ))}
     </Panel>
   );
