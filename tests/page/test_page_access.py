@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from addresses import reported
 from playwright.sync_api import Page, expect
 
 from app.domain.terms import Scope
@@ -50,7 +51,7 @@ def test_an_address_with_a_token_signs_in_and_forgets_it(
     page.locator(".acts").get_by_role("button", name="Pause").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.locator("header.study")).to_contain_text("paused")
-    page.get_by_role("button", name="Close").click()
+    reported(page, "The study is paused.")
     page.get_by_role("link", name="Events", exact=True).click()
     expect(page.locator("ol.events")).to_contain_text("by anna")
 

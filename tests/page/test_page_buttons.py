@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from addresses import reported
 from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
@@ -101,11 +102,11 @@ def of(kind: str, *views: str) -> list[str]:
 
 
 SHOWN = [
-    *of("done", *(f"/{view}" for view in HEADINGS), "/sampler", "/rung-tree?trials=0,1", "/rungs?trials=0", "?at=20"),
-    *of("done", "/relations?brush=shape.lr:0.000-1.000", "/events?from=5"),
+    *of("done", *(f"/{view}" for view in HEADINGS), "/sampler", "/tree?trials=0,1", "/tree/rungs?trials=0", "?at=20"),
+    *of("done", "/importance?brush=shape.lr:0.000-1.000", "/events?from=5"),
     *of("failed", "", "/trials", "/trials/0"),
     *of("several", "", "/compare"),
-    *of("brackets", "/rungs"),
+    *of("brackets", "/tree/rungs"),
     *of("asked", ""),
     *of("paused", "", "/sampler", "/trials/0"),
     *("#/", "#/slots", "#/compare?studies={done},{several}", "#/?studies={done},{several}"),
@@ -204,7 +205,7 @@ def opens_below(page: Page, found: Found) -> None:
     """A bar of the tree, and the way back."""
     leads("node=", by=dragged((0.05, 0.2)))(page, found)
     page.get_by_role("button", name="the whole tree").click()
-    expect(page).to_have_url(re.compile("tree$"))
+    expect(page).to_have_url(re.compile("tree/stages$"))
 
 
 def zooms_time(page: Page, found: Found) -> None:
@@ -258,6 +259,41 @@ def changed(text: str) -> Deed:
     return do
 
 
+ASKED = {
+    "Add a trial": "Add a trial",
+    "Audit": "Audit the study",
+    "Cancel": "Cancel the study",
+    "Delete": "Delete the study",
+    "Note": "A note about",
+    "Pause": "Pause the study",
+    "Tags": "Tags and attributes",
+}
+"""The title of the dialog of each action in the menu."""
+
+
+def asks_each(page: Page, found: Found) -> None:
+    """Each action of the menu, the last of which is red."""
+    menu = found.locator.locator("..")
+    found.locator.click()
+    names = menu.get_by_role("button").all_inner_texts()
+    assert names[-1] in ("Cancel", "Delete")
+    for name in names:
+        if not menu.get_by_role("list").is_visible():
+            found.locator.click()
+        asks(ASKED[name])(page, Found(menu.get_by_role("button", name=name, exact=True), ""))
+
+
+def exports(page: Page, found: Found) -> None:
+    menu = found.locator.locator("..")
+    for role, name, deed in (
+        ("link", "Report", REPORT),
+        ("link", "Report for others", REPORT),
+        ("button", "Trials, CSV", saves(".csv", b"trial,")),
+    ):
+        found.locator.click()
+        deed(page, Found(menu.get_by_role(role, name=name, exact=True), ""))  # type: ignore[arg-type]
+
+
 def saves_a_chart(page: Page, found: Found) -> None:
     """As two kinds of pictures, and its data."""
     for name, holds in (("SVG", b"<svg "), ("PNG", b"PNG"), ("CSV", b",")):
@@ -277,27 +313,27 @@ def opens_a_trial(page: Page, found: Found) -> None:
 
 
 ZOOMS = redraws(by=dragged((0.2, 0.5), (0.7, 0.6)))
-ALIKE = {".* [|] div [|] .+": ZOOMS, ".* [|] summary [|] Save ▾": saves_a_chart, "Slices [|] img [|] .*": opens_a_trial}
+ALIKE = {
+    ".* [|] div [|] .+": ZOOMS,
+    ".* [|] summary [|] Save ▾": saves_a_chart,
+    "Slices [|] img [|] .*": opens_a_trial,
+    "Best trial.* [|] summary [|] .*": shows(".verification[open]", "Exactness"),
+}
 """What all things of one kind do, by a pattern of their names."""
 WEIGHTS, REPORT = saves(".safetensors", b"{"), saves(".html", b'id="answers"')
 EFFECTS: dict[str, Deed] = {
     " | a | Skip to content": skips,
     "Main | select | Colours": darkens,
     "Main | a | API": answers,
-    "Head | button | Add a trial": asks("Add a trial"),
-    "Head | button | Audit": asks("Audit the study"),
-    "Head | button | Cancel": asks("Cancel the study"),
     "Head | button | Complete": asks("Complete the study"),
-    "Head | button | Delete": asks("Delete the study"),
-    "Head | button | Note": asks("A note about"),
     "Head | button | Pause": asks("Pause the study"),
     "Head | button | Reopen": asks("Reopen with more"),
     "Head | button | Resume": asks("Resume the study"),
-    "Head | button | Tags": asks("Tags and attributes"),
-    "Head | a | Save as file": REPORT,
-    "Head | a | Save for others": REPORT,
+    "Head | summary | Actions ▾": asks_each,
+    "Head | summary | Export ▾": exports,
+    "Views of the study | summary | More ▾": shows("nav.views li", "Film"),
     "Best trial | a | Weights": WEIGHTS,
-    "Best trial | button | Copy Python code to load them": copies,
+    "Best trial | button | Copy Python code": copies,
     "Best measurement so far | button | time": leads(""),
     "Best measurement so far | button | slot time": redraws("by=slots"),
     "Pareto front | select | x axis": redraws("frontX="),
@@ -316,6 +352,7 @@ EFFECTS: dict[str, Deed] = {
     "Rung tree | select | metric": leads("scale=linear"),
     "Rung tree | checkbox | log steps": redraws("x=linear"),
     "Rung tree | checkbox | all values": leads("y=all"),
+    "Selected trials | button | Branch off trial #": asks("Branch off trial"),
     "Selected trials | button | clear": leads("/[a-z-]+$"),
     "Selected trials | button | Remove trial # from the selection": leads("trials=1$"),
     "# trials | search | Filter": shows("main h2", "6 of 12 trials", by=written("rung>=1")),
@@ -346,7 +383,7 @@ EFFECTS: dict[str, Deed] = {
     "Parallel coordinates | select | result at": redraws("rung="),
     "Parallel coordinates | div | ": redraws("brush=", by=dragged((0.0375, 0.3), (0.0375, 0.7))),
     "Parallel coordinates | button | select them": leads("trials=[0-9]"),
-    "Parallel coordinates | button | clear all": leads("relations$"),
+    "Parallel coordinates | button | clear all": leads("importance$"),
     "Sequences by shape | select | Hyper-parameter": redraws("shape="),
     "Sequences by shape | checkbox | log": redraws("shapeY=log"),
     "Events | search | Find in events": leads("q=", by=written("submitted")),
@@ -363,6 +400,7 @@ EFFECTS: dict[str, Deed] = {
     "Film | range | Moment of the film": redraws(by=written("0")),
     "Two moments | number | event": leads("a=7", by=changed("7")),
     "Trial # | a | Weights": WEIGHTS,
+    "Trial # | button | Branch": asks("Branch off trial"),
     "Trial # | button | Note": asks("A note about"),
     "Trial # | button | Cancel this trial": asks("Cancel trial"),
     "Logged metrics | button | show": shows("main button", "again"),
@@ -425,17 +463,21 @@ def test_where_there_are_no_weights_none_are_offered(page: Page, studies: Json) 
     expect(page.get_by_role("link", name="Weights")).to_have_count(0)
 
 
+@pytest.mark.parametrize("kind", ["done", "asked", "paused"])
+def test_each_action_asks_before_it_does_something(page: Page, studies: Json, kind: str) -> None:
+    look_at(page, f"#/studies/{studies[kind]}")
+    asks_each(page, Found(page.locator(".acts summary").filter(has_text="Actions"), ""))
+
+
 def answered(page: Page, address: str, button: str, verb: str, said: str, **fields: str) -> None:
-    """The dialog behind a button is filled in and confirmed, and reports its effect."""
+    """The dialog behind a button is filled in and confirmed, closes, and its effect is reported."""
     look_at(page, address)
     page.get_by_role("button", name=button, exact=True).click()
     dialog = page.get_by_role("dialog")
     for name, value in fields.items():
         dialog.locator(f"[name={name}]").fill(value)
     dialog.get_by_role("button", name=verb).click()
-    expect(dialog).to_contain_text(said)
-    dialog.get_by_role("button", name="Close").click()
-    expect(dialog).to_have_count(0)
+    reported(page, said)
 
 
 def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: Json) -> None:
@@ -458,7 +500,7 @@ def test_older_studies_and_a_part_that_failed_are_asked_for_again(page: Page, st
         page.get_by_role("button", name="Older studies").click()
     page.unroute_all(behavior="wait")
     page.route("**/timeline", lambda route: route.fulfill(json={"count": 1}))
-    look_at(page, f"#/studies/{studies['brackets']}/slots")
+    look_at(page, f"#/studies/{studies['brackets']}/timeline")
     again = page.get_by_role("button", name="Try again")
     expect(again).to_be_visible()
     page.unroute_all(behavior="wait")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from addresses import choose, reported
 from audits import TRAINER, serving, study
 from playwright.sync_api import Page, expect
 from stacks import Service, wait_for
@@ -43,12 +44,11 @@ def named(up: Service) -> Callable[[str], str]:
 
 
 def audit(page: Page) -> None:
-    page.locator(".acts").get_by_role("button", name="Audit").click()
+    choose(page, "Audit")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("is trained again, alone and from its beginning, and compared bit for bit")
     dialog.get_by_role("button", name="Audit it").click()
-    expect(dialog).to_contain_text("Its trials are trained again and compared")
-    page.get_by_role("button", name="Close").click()
+    reported(page, "Its trials are trained again and compared")
 
 
 def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
@@ -66,6 +66,8 @@ def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
     page.get_by_role("link", name="Overview", exact=True).click()
     audit(page)
     expect(badge).to_contain_text(VERIFIED)
+    page.locator(".acts summary").first.click()
+    expect(page.locator(".acts").get_by_role("button", name="Delete")).to_be_visible()
     expect(page.locator(".acts").get_by_role("button", name="Audit")).to_have_count(0)
     expect(page.locator("main abbr")).to_have_count(0)
     page.get_by_role("link", name="Trials", exact=True).click()

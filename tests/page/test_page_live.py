@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from addresses import turn_to
-from playwright.sync_api import Locator, Page, Route, expect
+from addresses import choose, reported, turn_to
+from playwright.sync_api import Page, Route, expect
 from stacks import TOYS, Cluster, Service, wait_for
 from toys import grid, held, trials
 
@@ -43,12 +43,11 @@ def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page],
     study = stack.submit(trials("page-acts", ({}, 4000), seconds=0.05))
     page = open_page(f"{stack.url}/#/studies/{study}")
     for verb, said in (("Pause", "paused"), ("Resume", "running")):
-        page.locator(".acts").get_by_role("button", name=verb).click()
+        choose(page, verb)
         page.get_by_role("dialog").get_by_role("button", name=verb).click()
-        expect(page.get_by_role("dialog")).to_contain_text(f"The study is {said}.")
-        page.get_by_role("button", name="Close").click()
+        reported(page, f"The study is {said}.")
         expect(page.locator("header.study")).to_contain_text(said)
-    page.locator(".acts").get_by_role("button", name="Add a trial").click()
+    choose(page, "Add a trial")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Hyper-parameters").fill("{")
     dialog.get_by_role("button", name="Add it").click()
@@ -56,11 +55,45 @@ def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page],
     dialog.get_by_label("Hyper-parameters").fill(json.dumps({"lr": 0.2}))
     dialog.get_by_label("Steps").fill("3")
     dialog.get_by_role("button", name="Add it").click()
-    expect(dialog).to_contain_text("Added as trial 1")
-    page.get_by_role("button", name="Close").click()
-    page.locator(".acts").get_by_role("button", name="Cancel").click()
+    reported(page, "Added as trial 1")
+    choose(page, "Cancel")
     page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
     expect(page.locator("header.study")).to_contain_text("cancelled")
+
+
+@pytest.mark.slow
+def test_what_was_done_is_undone_from_its_message(open_page: Callable[..., Page], stack: Service) -> None:
+    study = stack.submit(trials("page-undo", ({}, 4000), seconds=0.05))
+    page = open_page(f"{stack.url}/#/studies/{study}")
+    choose(page, "Pause")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    reported(page, "The study is paused.")
+    page.get_by_role("button", name="Undo").click()
+    reported(page, "The study is running.")
+    assert stack.client.study(study)["state"] == "running"
+    choose(page, "Tags")
+    page.get_by_role("dialog").get_by_label("Tags").fill("one")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    reported(page, "Tags: one.")
+    page.locator(".toast").filter(has_text="Tags").get_by_role("button", name="Undo").click()
+    reported(page, "as before")
+    assert stack.client.study(study)["tags"] == []
+    stack.client.cancel(study)
+
+
+@pytest.mark.slow
+def test_the_price_of_a_branch_is_told_before_it_is_made(open_page: Callable[..., Page], stack: Service) -> None:
+    study = str(stack.run(trials("page-branch", ({"lr": 0.1}, 8)))["study"])
+    page = open_page(f"{stack.url}/#/studies/{study}/trials/0")
+    page.get_by_role("button", name="Branch").click()
+    dialog = page.get_by_role("dialog", name="Branch off trial 0")
+    dialog.get_by_label("After step").fill("6")
+    dialog.get_by_label("What differs").fill("lr = 0.5")
+    expect(dialog.get_by_role("status")).to_have_text("2 new steps of 8; 6 are shared.")
+    assert len(stack.client.study(study)["trials"]) == 1
+    dialog.get_by_role("button", name="Branch").click()
+    reported(page, "Branched as trial 1: 2 new steps.")
+    assert len(stack.wait(study)["trials"]) == 2
 
 
 @pytest.mark.slow
@@ -202,9 +235,11 @@ def test_an_event_of_a_later_version_is_shown_by_its_name(open_page: Callable[..
 def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-notes", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
-    write_down(page, page.locator(".acts"), "the data were <b>shuffled</b>")
+    choose(page, "Note")
+    write_down(page, "the data were <b>shuffled</b>")
     turn_to(page, f"#/studies/{study}/trials/0")
-    write_down(page, page.get_by_role("region", name="Trial 0"), "look at this one again")
+    page.get_by_role("region", name="Trial 0").get_by_role("button", name="Note").click()
+    write_down(page, "look at this one again")
     notes = page.get_by_role("region", name="Notes")
     expect(notes.get_by_role("listitem")).to_have_count(1)
     page.get_by_role("link", name="Overview").click()
@@ -215,7 +250,7 @@ def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., P
     expect(dialog.get_by_label("Text")).to_have_value("the data were <b>shuffled</b>")
     dialog.get_by_label("Text").fill("the data were sorted")
     dialog.get_by_role("button", name="Correct it").click()
-    dialog.get_by_role("button", name="Close").click()
+    reported(page, "The note is corrected.")
     expect(notes.get_by_role("listitem").first).to_contain_text(re.compile("the data were sorted.*corrected", re.S))
     notes.get_by_role("link", name="event").last.click()
     expect(page.locator(".events .wanted")).to_contain_text("a note about trial 0: look at this one again")
@@ -225,13 +260,12 @@ def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., P
 def test_a_study_is_tagged_and_found_by_its_tag(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-tags", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
-    page.get_by_role("button", name="Tags").click()
+    choose(page, "Tags")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Tags").fill("paper, page-v2")
     dialog.get_by_label("Attributes").fill("dataset = v3")
     dialog.get_by_role("button", name="Save").click()
-    expect(dialog).to_contain_text("Tags: paper, page-v2.")
-    dialog.get_by_role("button", name="Close").click()
+    reported(page, "Tags: paper, page-v2.")
     expect(page.locator("header.study")).to_contain_text("dataset = v3")
     page.locator("header.study").get_by_role("link", name="page-v2").click()
     expect(page.get_by_role("searchbox", name="Find a study")).to_have_value("tag:page-v2")
@@ -239,31 +273,30 @@ def test_a_study_is_tagged_and_found_by_its_tag(open_page: Callable[..., Page], 
     assert stack.client.study(study)["attributes"] == {"dataset": "v3"}
 
 
-def write_down(page: Page, place: Locator, text: str) -> None:
-    place.get_by_role("button", name="Note").click()
+def write_down(page: Page, text: str) -> None:
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Text").fill(text)
     dialog.get_by_role("button", name="Save").click()
-    expect(dialog).to_contain_text("The note is saved as event")
-    dialog.get_by_role("button", name="Close").click()
+    reported(page, "The note is saved as event")
 
 
 @pytest.mark.slow
-def test_a_deleted_study_is_said_to_be_gone(open_page: Callable[..., Page], stack: Service) -> None:
+def test_a_deleted_study_leads_back_to_the_list(open_page: Callable[..., Page], stack: Service) -> None:
     study = str(stack.run(trials("page-gone", ({}, 2)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}")
     expect(page.locator("header.study")).to_contain_text("completed")
-    page.get_by_role("button", name="Delete").click()
+    choose(page, "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
-    is_said_to_be_gone(page)
+    reported(page, "The study is deleted.")
+    expect(page.get_by_role("heading", name="Studies")).to_be_visible()
 
 
 PANELS = {
     "/tree": ("", "Rung tree", "Best trial"),
     "/history": ("", "Best measurement so far", "Best trial"),
-    "/schedules": ("", "Best trial", "Cost, in steps"),
-    "/importance": ("relations", "Importance", "Parallel coordinates"),
-    "/rungs": ("rungs", "Rung ladder", "What if"),
+    "/schedules": ("", "Best trial", "Saved by sharing"),
+    "/importance": ("importance", "Importance", "Parallel coordinates"),
+    "/rungs": ("tree/rungs", "Rung ladder", "What if"),
 }
 """For each answer a view, a panel of it that cannot do without the answer, and one that can."""
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from addresses import turn_to
+from addresses import reported, turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
-from toys import grid
+from toys import grid, trials
 
 from stagetree.study import Study
 from tests.page.test_page_views import complaints
@@ -43,6 +43,50 @@ def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], s
     expect(page).to_have_url(re.compile(f"studies={first['study']}"))
     page.get_by_role("searchbox", name="Find a study").fill("nothing-of-this-name")
     expect(page.get_by_text("studies matches")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_the_list_says_what_failed_when_and_that_nothing_was_saved(
+    open_page: Callable[..., Page], stack: Service
+) -> None:
+    """A failed trial was not shown, and 0 % was as green as a success."""
+    failed = stack.run(trials("page-listed", ({"mood": "raise"}, 2), ({}, 2)))["study"]
+    for width in (1280, 390):
+        page = open_page(stack.url, width=width)
+        expect(page.get_by_role("searchbox", name="Find a study")).to_have_attribute(
+            "placeholder", re.compile("^Search")
+        )
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(failed)))
+        expect(row).to_contain_text("▲ 1 failed")
+        expect(row).to_contain_text(re.compile(r"\d+ \w{3} 20\d\d, \d\d:\d\d"))
+        expect(row.get_by_text("0 %").first).to_have_class("n quiet")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        row.get_by_role("link", name="1 failed").click()
+        expect(page.get_by_role("heading", name="1 of 2 trials")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_keys_search_go_through_rows_and_to_other_views(open_page: Callable[..., Page], stack: Service) -> None:
+    study = stack.run(trials("page-keys", ({}, 2), ({"lr": 0.5}, 2)))["study"]
+    page = open_page(f"{stack.url}/#/studies/{study}/trials")
+    expect(page.get_by_role("row")).to_have_count(3)
+    links = page.locator(".rows .body a")
+    for key, place in (("j", 0), ("j", 1), ("k", 0)):
+        page.keyboard.press(key)
+        top = page.evaluate("document.activeElement.getBoundingClientRect().top")
+        tops = sorted(links.evaluate_all("(all) => all.map((each) => each.getBoundingClientRect().top)"))
+        assert top == tops[place]
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Filter")).to_be_focused()
+    page.keyboard.type("gs")
+    expect(page.get_by_role("searchbox", name="Filter")).to_have_value("gs")
+    page.keyboard.press("Tab")
+    for keys, heading in (("ge", "Events"), ("go", "Best trial"), ("gs", "Studies")):
+        for key in keys:
+            page.keyboard.press(key)
+        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+    page.keyboard.press("?")
+    reported(page, "/ search")
 
 
 # Studies with several metrics, and averages: the page shows the front, and a node that several states lead to.
@@ -127,8 +171,7 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     expect(dialog.get_by_role("alert")).to_contain_text("suggestions[0].lr must be a number from 0.001 to 1")
     dialog.get_by_label("Values").fill("lr = 0.125\nmomentum = 0.9")
     dialog.get_by_role("button", name="Suggest it").click()
-    expect(dialog).to_contain_text("Saved as suggestion 0")
-    dialog.get_by_role("button", name="Close").click()
+    reported(page, "Saved as suggestion 0")
     expect(suggestions).to_contain_text("queued")
     assert stack.client.suggestions(study)[0]["hp"] == {"lr": 0.125, "momentum": 0.9}
     expect(page.get_by_role("region", name="Next proposal")).to_contain_text("Suggestion 0")
@@ -136,8 +179,7 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     assert complaints(page, axe) == []
     suggestions.get_by_role("button", name="Withdraw suggestion 0").click()
     dialog.get_by_role("button", name="Withdraw it").click()
-    expect(dialog).to_contain_text("will not become a trial")
-    dialog.get_by_role("button", name="Close").click()
+    reported(page, "will not become a trial")
     expect(suggestions).to_contain_text("withdrawn")
     stack.client.cancel(study)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from addresses import turn_to
+from addresses import choose, turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
 from toys import grid, trials
@@ -175,7 +175,8 @@ def test_the_head_takes_little_of_a_phone(open_page: Callable[..., Page], stack:
     expect(page.get_by_role("region", name="Best trial")).to_be_visible()
     box = page.get_by_role("navigation", name="Views of the study").bounding_box()
     assert box is not None and box["y"] + box["height"] < 120
-    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    choose(page, "Delete")
+    expect(page.get_by_role("dialog", name="Delete the study")).to_be_visible()
     assert complaints(page, axe) == []
 
 
@@ -222,7 +223,7 @@ def test_more_trials_are_offered_where_the_tuner_can_go_on(
     page = open_page(f"{stack.url}/#/studies/{study}")
     expect(page.get_by_role("button", name="Reopen")).to_be_visible()
     turn_to(page, f"#/studies/{stack.run(grid('page-no-more'))['study']}")
-    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    expect(page.locator(".acts").get_by_text("Actions")).to_be_visible()
     expect(page.get_by_role("button", name="Reopen")).to_have_count(0)
 
 
@@ -321,7 +322,7 @@ def test_scrubbing_back_shows_the_study_as_it_was(open_page: Callable[..., Page]
     expect(page.locator("header.study")).to_contain_text("running")
     expect(page.locator("header.study")).to_contain_text("0 of 12 trials")
     expect(page).to_have_url(re.compile("at=2"))
-    expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+    expect(page.locator(".acts")).to_have_count(0)
     page.get_by_role("button", name="Now").click()
     expect(page.locator("header.study")).to_contain_text("completed")
 

@@ -47,7 +47,9 @@ def test_an_opened_store_shows_its_studies_and_offers_no_change(
     page = open_page(url)
     expect(page.get_by_text("read only")).to_be_visible()
     page.get_by_role("link", name=study).click()
-    expect(page.get_by_role("link", name="Save as file")).to_be_visible()
+    page.locator(".acts summary").filter(has_text="Export").click()
+    expect(page.get_by_role("link", name="Report", exact=True)).to_be_visible()
+    expect(page.locator(".acts summary")).to_have_count(1)
     for name in ("Resume", "Pause", "Note", "Delete", "Cancel"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     expect(page.get_by_role("link", name="New study")).to_have_count(0)

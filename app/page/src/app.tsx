@@ -4,6 +4,7 @@ import { useEffect } from "preact/hooks";
 import { isReport, isTokenNeeded, canWrite, savedStudyId } from "./data.ts";
 import { ConnectionAlert } from "./parts/badge.tsx";
 import { ErrorBoundary } from "./parts/panel.tsx";
+import { Toasts } from "./parts/toasts.tsx";
 import { formatRoute, route } from "./route.ts";
 import { themeChoice, setTheme, type ThemeChoice } from "./theme.ts";
 import { AllSlots } from "./views/all_slots.tsx";
@@ -25,6 +26,7 @@ export function App() {
       <main id="content" tabIndex={-1}>
         <ErrorBoundary key={route.value.path.slice(0, 2).join("/")}>{view(route.value.path)}</ErrorBoundary>
       </main>
+      <Toasts />
     </>
   );
 }
@@ -87,10 +89,11 @@ function Theme() {
   return (
     <label class="theme">
       <span class="hidden">Colours</span>
+      <span aria-hidden="true">◐</span>
       <select value={themeChoice.value} onChange={(event) => setTheme(event.currentTarget.value as ThemeChoice)}>
-        <option value="auto">system theme</option>
-        <option value="light">light theme</option>
-        <option value="dark">dark theme</option>
+        <option value="auto">auto</option>
+        <option value="light">light</option>
+        <option value="dark">dark</option>
       </select>
     </label>
   );

@@ -64,12 +64,28 @@ export function ageText(milliseconds: number): string {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-/** Date and time of day; the date is omitted for today. */
+/** Date and time of day; the date is omitted for today. `zoneText` names the time zone. */
 export function timeText(unix: number | null | undefined): string {
   if (!unix) return "–";
   const when = new Date(unix * 1000);
   const clock = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-  return when.toDateString() === new Date().toDateString() ? clock : `${when.toLocaleDateString()} ${clock}`;
+  return when.toDateString() === new Date().toDateString() ? clock : `${dayText(when)} ${clock}`;
+}
+
+/** "30 Nov 2026, 14:05". */
+export function dateText(unix: number): string {
+  const when = new Date(unix * 1000);
+  return `${dayText(when)}, ${when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })}`;
+}
+
+function dayText(when: Date): string {
+  return when.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+}
+
+/** The browser's time zone, in which all times are shown: "UTC" or "GMT+1". */
+export function zoneText(): string {
+  const parts = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts();
+  return parts.find((part) => part.type === "timeZoneName")?.value ?? "local time";
 }
 
 /** A symbol for each trial state, so that states do not depend on colour alone. */

@@ -32,6 +32,7 @@ export type SamplerState = Schemas["SamplerState"];
 export type Suggestion = Schemas["Suggestion"];
 export type Suggestions = Schemas["Suggestions"];
 export type Importance = Schemas["Importance"];
+export type Branch = Schemas["Branch"];
 
 export function trialCount({ counts }: Study): number {
   return Object.values(counts).reduce((sum, each) => sum + each, 0);

@@ -1,6 +1,9 @@
 /** A configuration as a sentence. */
 import type { Schedule } from "../types.ts";
 
+/** More hyper-parameters than this are counted. */
+const MAX_NAMED = 8;
+
 type Hyperparameters = Record<string, unknown>;
 
 /** "lr 0.2 → 0.0144 (exponential), bs 64 and momentum 0.5": the values of the schedules, and the families of the moving ones. */
@@ -9,7 +12,8 @@ export function configurationText(schedules: Pick<Schedule, "name" | "text">[], 
     const family = familyOf(hp[name]);
     return `${name} ${text}${family ? ` (${family})` : ""}`;
   });
-  return joinWords(parts);
+  const others = parts.length - MAX_NAMED;
+  return joinWords(others > 1 ? [...parts.slice(0, MAX_NAMED), `${others} more`] : parts);
 }
 
 function familyOf(value: unknown): string {

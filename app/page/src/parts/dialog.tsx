@@ -1,55 +1,57 @@
-/** A confirmation dialog, which shows the result of its action. */
+/** A dialog that confirms an action. When the action succeeds it closes, and a message says what was done. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { refreshAll, type RequestError } from "../data.ts";
+import { showToast, type Done } from "./toasts.tsx";
 
 interface Props {
   title: string;
   verb: string;
   isDestructive?: boolean;
   children: ComponentChildren;
-  /** Performs the action. Returns the message to show. */
-  act: (form: FormData) => Promise<string>;
+  /** Performs the action. Returns the message to show, with the way back if there is one. */
+  act: (form: FormData) => Promise<string | Done>;
   close: () => void;
+  /** Called with the form when a field changes. */
+  onInput?: (form: FormData) => void;
 }
 
-export function Dialog({ title, verb, isDestructive, children, act, close }: Props) {
+export function Dialog({ title, verb, isDestructive, children, act, close, onInput }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
-  const [result, setResult] = useState<{ text: string; isError: boolean } | null>(null);
+  const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
   useEffect(() => dialog.current?.showModal(), []);
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     setBusy(true);
     try {
-      setResult({ text: await act(new FormData(event.target as HTMLFormElement)), isError: false });
+      const done = await act(new FormData(event.target as HTMLFormElement));
+      showToast(typeof done === "string" ? { text: done } : done);
       refreshAll();
-    } catch (error) {
-      setResult({ text: (error as RequestError).message, isError: true });
+      dialog.current?.close();
+    } catch (problem) {
+      setError((problem as RequestError).message);
     } finally {
       setBusy(false);
     }
   };
-  const isDone = result !== null && !result.isError;
   return (
     <dialog ref={dialog} onClose={close} aria-label={title}>
-      <form onSubmit={submit}>
+      <form onSubmit={submit} onInput={onInput && ((event) => onInput(new FormData(event.currentTarget)))}>
         <h2>{title}</h2>
-        {!isDone && children}
-        {result && (
-          <p class={result.isError ? "trouble" : "done"} role={result.isError ? "alert" : "status"}>
-            {result.text}
+        {children}
+        {error && (
+          <p class="trouble" role="alert">
+            {error}
           </p>
         )}
         <div class="buttons">
           <button type="button" onClick={() => dialog.current?.close()}>
-            {isDone ? "Close" : "Back"}
+            Back
           </button>
-          {!isDone && (
-            <button class={isDestructive ? "grave" : "main"} disabled={busy}>
-              {verb}
-            </button>
-          )}
+          <button class={isDestructive ? "grave" : "main"} disabled={busy}>
+            {verb}
+          </button>
         </div>
       </form>
     </dialog>

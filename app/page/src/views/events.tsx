@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { studyPath, isReport, useAnswer } from "../data.ts";
 import { download } from "../download.ts";
-import { count, plural, timeText } from "../format.ts";
+import { count, plural, timeText, zoneText } from "../format.ts";
 import { PAGE_SIZE, pageRange } from "../layout/event_pages.ts";
 import { eventText } from "../layout/sentences.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -56,7 +56,7 @@ function Pages({ items, head }: { items: LoggedEvent[]; head: number }) {
       <button onClick={() => go({})}>latest</button>
       <span class="quiet">
         {plural(items.length, "event")} of this study
-        {items.length > 0 && `: ${count(first)} to ${count(last)}. Numbers left out are of other studies on its search plan`}
+        {items.length > 0 && `: ${count(first)} to ${count(last)}; times in ${zoneText()}. Numbers left out are of other studies on its search plan`}
       </span>
     </p>
   );

@@ -39,7 +39,9 @@ export function LabelsForm({ study, path, close }: { study: Study; path: string;
     const newTags = splitWords(String(form.get("tags")));
     const changed = { ...Object.fromEntries(Object.keys(attributes).map((name) => [name, null])), ...parseAttributes(String(form.get("attributes"))) };
     await send<Study>("POST", `${path}:label`, { add: newTags, remove: tags.filter((tag) => !newTags.includes(tag)), attributes: changed });
-    return newTags.length ? `Tags: ${newTags.join(", ")}.` : "The study has no tags.";
+    const before = { ...Object.fromEntries(Object.keys(changed).map((name) => [name, null])), ...attributes };
+    const undo = async () => (await send<Study>("POST", `${path}:label`, { add: tags, remove: newTags.filter((tag) => !tags.includes(tag)), attributes: before }), "The tags and attributes are as before.");
+    return { text: newTags.length ? `Tags: ${newTags.join(", ")}.` : "The study has no tags.", undo };
   };
   return (
     <Dialog title="Tags and attributes" verb="Save" close={close} act={act}>

@@ -141,7 +141,9 @@ interface FormProps {
 function SuggestForm({ path, example, close }: FormProps & { example: string }) {
   const act = async (form: FormData) => {
     const made = await send<Suggestions>("POST", path, { suggestions: [parseAttributes(String(form.get("values")))] });
-    return `Saved as suggestion ${made.items[0]!.suggestion}. It becomes one of the next trials of the tuner.`;
+    const number = made.items[0]!.suggestion;
+    const undo = async () => (await send("DELETE", `${path}/${number}`), `Suggestion ${number} is withdrawn.`);
+    return { text: `Saved as suggestion ${number}. It becomes one of the next trials of the tuner.`, undo };
   };
   return (
     <Dialog title="Suggest a configuration" verb="Suggest it" close={close} act={act}>

@@ -1,11 +1,11 @@
 /** The list of studies, newest first, with their best results and savings. */
 import { useEffect, useState } from "preact/hooks";
 import { studyPath, address, changeCount, canWrite, useAnswer } from "../data.ts";
-import { duration, number, share, footnoteSigns, timeText } from "../format.ts";
+import { count, dateText, duration, number, share, footnoteSigns, zoneText } from "../format.ts";
 import { parseStudyIds, matchesWords } from "../layout/studies.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { State, Mark } from "../parts/states.tsx";
-import { formatRoute, route, setQuery } from "../route.ts";
+import { formatRoute, route, setQuery, studyLink } from "../route.ts";
 import type { Listed, Study, StudyPage } from "../types.ts";
 import { Tags } from "./labels.tsx";
 import { MAX_COMPARED } from "./studies_compared.tsx";
@@ -37,7 +37,7 @@ export function Studies() {
               <Selection />
               {items.length === 0 && <p class="quiet">None of the newest {page.items.length} studies matches “{words}”.</p>}
               <div class="scroll">
-                <table class="list">
+                <table class="list cards">
                   <thead>
                     <tr>
                       <th>
@@ -56,7 +56,8 @@ export function Studies() {
                         by early stopping
                       </th>
                       <th class="n">Slot time</th>
-                      <th>Submitted</th>
+                      <th>Who</th>
+                      <th>Submitted ({zoneText()})</th>
                     </tr>
                   </thead>
                   <tbody>
@@ -103,7 +104,8 @@ function Search() {
       <span class="hidden">Find a study</span>
       <input
         type="search"
-        placeholder="digits tag:paper"
+        class="filter"
+        placeholder="Search names, tags and people"
         value={route.value.query["q"] ?? ""}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
       />
@@ -129,7 +131,7 @@ function Row({ item }: { item: Listed }) {
         ) : null}
         {item.begins && <p class="quiet begins">from {item.begins}</p>}
       </th>
-      <td>
+      <td data-label="State">
         <State state={item.state} />
         {data?.exactness.mark && (
           <p class="quiet" title={data.exactness.mark}>
@@ -137,8 +139,8 @@ function Row({ item }: { item: Listed }) {
           </p>
         )}
       </td>
-      <td>{data?.tuner ?? "…"}</td>
-      <td class="n">
+      <td data-label="Tuner">{data?.tuner ?? "…"}</td>
+      <td class="n" data-label="Best">
         {data?.best ? number(data.best.value) : "–"}
         {data?.best && <Mark text={data.best.exactness} signs={footnoteSigns([data.best.exactness])} />}
         {data && (
@@ -147,14 +149,34 @@ function Row({ item }: { item: Listed }) {
           </p>
         )}
       </td>
-      <td class="n">{data ? `${data.progress.trials.done}${data.progress.trials.expected ? ` of ${data.progress.trials.expected}` : ""}` : "…"}</td>
-      <td class="n">{data ? number(data.cost.run) : "…"}</td>
-      <td class="n strong">{data ? share(data.cost.saved_by_sharing) : "…"}</td>
-      <td class="n strong">{data ? share(data.cost.saved_by_stopping) : "…"}</td>
-      <td class="n">{data ? duration(data.gpu_seconds) : "…"}</td>
-      <td>{timeText(item.submitted_at)}</td>
+      <td class="n" data-label="Trials">
+        {data ? trialsText(data) : "…"}
+        {Boolean(data?.counts.failed) && (
+          <p>
+            <a class="bad" href={studyLink(item.study, ["trials"], { q: "state:failed" })}>
+              ▲ {data!.counts.failed} failed
+            </a>
+          </p>
+        )}
+      </td>
+      <td class="n" data-label="Steps run">{data ? number(data.cost.run) : "…"}</td>
+      <td class={savedClass(data?.cost.saved_by_sharing)} data-label="Saved by sharing">{data ? share(data.cost.saved_by_sharing) : "…"}</td>
+      <td class={savedClass(data?.cost.saved_by_stopping)} data-label="by early stopping">{data ? share(data.cost.saved_by_stopping) : "…"}</td>
+      <td class="n" data-label="Slot time">{data ? duration(data.gpu_seconds) : "…"}</td>
+      <td data-label="Who">{item.owner || "–"}</td>
+      <td class="whole" data-label="Submitted">{dateText(item.submitted_at)}</td>
     </tr>
   );
+}
+
+/** "3 of 12", or "12" when all are done. */
+function trialsText({ progress: { trials } }: Study): string {
+  return trials.expected && trials.expected !== trials.done ? `${count(trials.done)} of ${count(trials.expected)}` : count(trials.done);
+}
+
+/** Nothing saved is nothing to be proud of. */
+function savedClass(part: number | null | undefined): string {
+  return part ? "n strong" : "n quiet";
 }
 
 function Empty() {

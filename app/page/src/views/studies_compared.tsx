@@ -128,8 +128,8 @@ function Row({ name, study, error, index, plan, signs }: RowProps) {
       <td class="n">{study ? count(study.progress.trials.done) : "…"}</td>
       <td class="n">{study ? count(study.cost.run) : "…"}</td>
       <td class="n">{study ? count(study.cost.known) : "…"}</td>
-      <td class="n strong">{study ? share(study.cost.saved_by_sharing) : "…"}</td>
-      <td class="n strong">{study ? share(study.cost.saved_by_stopping) : "…"}</td>
+      <td class={`n ${study?.cost.saved_by_sharing ? "strong" : "quiet"}`}>{study ? share(study.cost.saved_by_sharing) : "…"}</td>
+      <td class={`n ${study?.cost.saved_by_stopping ? "strong" : "quiet"}`}>{study ? share(study.cost.saved_by_stopping) : "…"}</td>
       <td class="n">{study ? duration(study.gpu_seconds) : "…"}</td>
       <td>{plan || "own"}</td>
     </tr>

@@ -1,10 +1,15 @@
-/** The actions on a study, each with a confirmation dialog. */
+/** The actions on a study: one button, and menus with the others, each with a dialog. */
 import { useState } from "preact/hooks";
-import { address, canWrite, send } from "../data.ts";
+import { address, canWrite, request, send, studyPath } from "../data.ts";
+import { download } from "../download.ts";
 import { count, plural } from "../format.ts";
+import { formatCsv } from "../layout/filter.ts";
 import { Dialog } from "../parts/dialog.tsx";
-import { formatRoute } from "../route.ts";
-import { trialCount, type Study, type TrialDetail } from "../types.ts";
+import { Menu } from "../parts/menu.tsx";
+import { showToast } from "../parts/toasts.tsx";
+import { formatRoute, moment } from "../route.ts";
+import { Table } from "../table.ts";
+import { trialCount, type Columns, type Study, type TrialDetail } from "../types.ts";
 import { LabelsForm } from "./labels.tsx";
 import { AddNote } from "./notes.tsx";
 
@@ -23,54 +28,93 @@ const NAMES: Record<Action, string> = {
   audit: "Audit",
 };
 
-function allowedActions(study: Study): Action[] {
-  const { isolated, audited, mark, verdict } = study.exactness;
-  const isToAudit = study.finished_at !== null && mark !== "" && verdict !== "inexact" && !isolated && !audited;
-  return [...stateActions(study), ...(isToAudit ? (["audit"] as const) : [])];
+interface Allowed {
+  /** The one action that most often comes next. */
+  first: Action | null;
+  others: Action[];
+  /** Ends or removes the study, and cannot be undone. */
+  last: Action;
 }
 
-function stateActions({ state, tuner, grows_by }: Study): Action[] {
-  if (state === "running") return tuner === "external" ? ["complete", "pause", "trial", "note", "label", "cancel"] : ["pause", "trial", "note", "label", "cancel"];
-  if (state === "paused") return ["resume", "note", "label", "cancel"];
-  return state === "completed" && grows_by !== null ? ["reopen", "note", "label", "delete"] : ["note", "label", "delete"];
+export function allowedActions(study: Study): Allowed {
+  const { state, tuner, grows_by, exactness, finished_at } = study;
+  const { isolated, audited, mark, verdict } = exactness;
+  const about: Action[] = ["note", "label"];
+  if (state === "running") {
+    return tuner === "external" ? { first: "complete", others: ["pause", "trial", ...about], last: "cancel" } : { first: "pause", others: ["trial", ...about], last: "cancel" };
+  }
+  if (state === "paused") return { first: "resume", others: about, last: "cancel" };
+  const isToAudit = finished_at !== null && mark !== "" && verdict !== "inexact" && !isolated && !audited;
+  const canGrow = state === "completed" && grows_by !== null;
+  return { first: canGrow ? "reopen" : null, others: [...(isToAudit ? (["audit"] as const) : []), ...about], last: "delete" };
 }
 
 export function StudyActions({ study }: { study: Study }) {
   const [act, setAct] = useState<Action | null>(null);
+  const { first, others, last } = allowedActions(study);
+  const report = address(`studies/${encodeURIComponent(study.study)}/report`);
   return (
     <div class="acts">
-      {(canWrite.value ? allowedActions(study) : []).map((each) => (
-        <button key={each} onClick={() => setAct(each)}>
-          {NAMES[each]}
+      {canWrite.value && first && (
+        <button class="main" onClick={() => setAct(first)}>
+          {NAMES[first]}
         </button>
-      ))}
-      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report`)} download title="One HTML file that works without a server">
-        Save as file
-      </a>
-      <a class="button" href={address(`studies/${encodeURIComponent(study.study)}/report?public=true`)} download title="The same file without paths, hosts, addresses and people">
-        Save for others
-      </a>
+      )}
+      {canWrite.value && (
+        <Menu title="Actions">
+          {others.map((each) => (
+            <li key={each}>
+              <button onClick={() => setAct(each)}>{NAMES[each]}</button>
+            </li>
+          ))}
+          <li class="grave-item">
+            <button onClick={() => setAct(last)}>{NAMES[last]}</button>
+          </li>
+        </Menu>
+      )}
+      <Menu title="Export">
+        <li>
+          <a href={report} download title="One HTML file that works without a server">
+            Report
+          </a>
+        </li>
+        <li>
+          <a href={`${report}?public=true`} download title="The same file without paths, hosts, addresses and people">
+            Report for others
+          </a>
+        </li>
+        <li>
+          <button onClick={() => void saveTrials(study.study)}>Trials, CSV</button>
+        </li>
+      </Menu>
       {act && <ActionDialog study={study} act={act} close={() => setAct(null)} />}
     </div>
   );
 }
 
+async function saveTrials(study: string): Promise<void> {
+  try {
+    const table = new Table(await request<Columns>(studyPath(study, "/trials:columns", moment.value)));
+    download(`${study}.csv`, formatCsv(table, Array.from({ length: table.count }, (_, row) => row), Object.keys(table.columns)), "text/csv;charset=utf-8");
+  } catch (error) {
+    showToast({ text: (error as Error).message }, true);
+  }
+}
+
 function ActionDialog({ study, act, close }: { study: Study; act: Action; close: () => void }) {
   const path = `studies/${encodeURIComponent(study.study)}`;
-  const command = (name: string, message: string) => async () => {
-    const now = await send<Study>("POST", `${path}:${name}`);
-    return `${message} The study is ${now.state}.`;
-  };
+  const run = async (name: string, message: string) => `${message} The study is ${(await send<Study>("POST", `${path}:${name}`)).state}.`;
+  const command = (name: string, message: string) => () => run(name, message);
   switch (act) {
     case "pause":
       return (
-        <Dialog title="Pause the study?" verb="Pause" close={close} act={command("pause", "No new stage starts for it.")}>
+        <Dialog title="Pause the study?" verb="Pause" close={close} act={async () => ({ text: await run("pause", "No new stage starts for it."), undo: command("resume", "It resumes from its last state.") })}>
           <p>No new stage starts until you resume the study. Running stages that no other study needs stop at their next step.</p>
         </Dialog>
       );
     case "resume":
       return (
-        <Dialog title="Resume the study?" verb="Resume" close={close} act={command("resume", "It resumes from its last state.")}>
+        <Dialog title="Resume the study?" verb="Resume" close={close} act={async () => ({ text: await run("resume", "It resumes from its last state."), undo: command("pause", "No new stage starts for it.") })}>
           <p>It resumes from its last state.</p>
         </Dialog>
       );
@@ -159,7 +203,8 @@ function AddTrial({ study, path, close }: FormProps) {
       act={async (form) => {
         const hp: unknown = parseHyperparameters(String(form.get("hp")));
         const added = await send<TrialDetail>("POST", `${path}/trials`, { hp, steps: Number(form.get("steps")) });
-        return `Added as trial ${added.trial}: ${added.standing}.`;
+        const undo = async () => (await send("DELETE", `${path}/trials/${added.trial}`), `Trial ${added.trial} is cancelled.`);
+        return { text: `Added as trial ${added.trial}: ${added.standing}.`, undo };
       }}
     >
       <label>

@@ -13,6 +13,7 @@ import { studyLink } from "../route.ts";
 import { palette } from "../theme.ts";
 import { resultOf, type History, type Logged, type Rungs, type Study, type TrialDetail } from "../types.ts";
 import { ScheduleSketches } from "./answer.tsx";
+import { BranchForm } from "./branch.tsx";
 import { AddNote, Notes } from "./notes.tsx";
 import type { ViewProps } from "./props.ts";
 
@@ -142,7 +143,7 @@ function Curve({ study, at, trial }: ViewProps & { trial: TrialDetail }) {
 }
 
 function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
-  const [openDialog, setOpenDialog] = useState<"cancel" | "note" | null>(null);
+  const [openDialog, setOpenDialog] = useState<"cancel" | "note" | "branch" | null>(null);
   const close = () => setOpenDialog(null);
   const path = `studies/${encodeURIComponent(study.study)}/trials/${trial.trial}`;
   const weights = address(`studies/${encodeURIComponent(study.study)}/checkpoint?trial=${trial.trial}`);
@@ -156,8 +157,14 @@ function TrialActions({ study, trial }: { study: Study; trial: TrialDetail }) {
         </a>
       )}
       {trial.value !== null && repeats > 1 && <span class="quiet">weights of the first of {repeats} repeats</span>}
+      {canWrite.value && trial.trained > 0 && <button onClick={() => setOpenDialog("branch")}>Branch</button>}
       {canWrite.value && <button onClick={() => setOpenDialog("note")}>Note</button>}
-      {canCancel && canWrite.value && <button onClick={() => setOpenDialog("cancel")}>Cancel this trial</button>}
+      {canCancel && canWrite.value && (
+        <button class="grave-text" onClick={() => setOpenDialog("cancel")}>
+          Cancel this trial
+        </button>
+      )}
+      {openDialog === "branch" && <BranchForm study={study} trial={trial.trial} at={Math.max(1, Math.floor(trial.trained / 2))} steps={trial.steps} close={close} />}
       {openDialog === "note" && <AddNote study={study} trial={trial.trial} close={close} />}
       {openDialog === "cancel" && (
         <Dialog

@@ -58,7 +58,7 @@ function TrialsTable({ study, table }: ViewProps & { table: Table }) {
         type="search"
         class="filter"
         aria-label="Filter"
-        placeholder="state:running rung>=1 lr.init<0.1"
+        placeholder="Filter: state:running rung>=1"
         value={text}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
       />
