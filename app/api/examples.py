@@ -77,7 +77,7 @@ NOTE |= {"corrected_at": None}
 BEST = "Best so far: trial 3, val_accuracy 0.9889 at step 40, the highest of 2 results."
 SAVED = "1 other trial shares its first 20 steps; sharing has saved about 4 s of slot time so far (40 steps)."
 STORY: Json = {"lines": [BEST, SAVED], "results": 2, "as_far": 2, "equal": [], "sharers": 1, "shared_beginning": 20}
-STORY |= {"within_noise": [], "noise": ""}
+STORY |= {"within_noise": [], "noise": "", "question": "Which lr and bs give the highest val_accuracy?"}
 STORY |= {"steps_by_sharing": 40, "seconds_by_sharing": 4.06, "steps_by_stopping": 0, "seconds_by_stopping": 0.0}
 STUDY: Json = {
     "study": "digits-grid-3f9c1a",

@@ -97,11 +97,18 @@ def _preview(by_path: Mapping[str, Any], row: StudyRecord, url: str, picture: st
     Metadata need the picture's absolute address, and a file does not know its own.
     """
     shown = by_path[f"studies/{row.id}?trials=false"]
-    title, description = shown["name"], " ".join(shown["story"]["lines"])
-    metas = {"og:type": "article", "og:title": title, "og:description": description, "og:url": url, "og:image": picture}
+    title, description = shown["story"]["question"], " ".join(shown["story"]["lines"])
+    metas = {
+        "og:type": "article",
+        "og:site_name": shown["name"],
+        "og:title": title,
+        "og:description": description,
+        "og:url": url,
+        "og:image": picture,
+    }
     if picture:
         metas |= {"og:image:type": "image/png", "og:image:width": str(CARD[0]), "og:image:height": str(CARD[1])}
-        metas["og:image:alt"] = f"The rung tree of {title}, with the work of its slots below"
+        metas["og:image:alt"] = f"The rung tree of {shown['name']}, with the work of its slots below"
     named = {"description": description, "twitter:card": "summary_large_image" if picture else "summary"}
     tags = [("property", *each) for each in metas.items()] + [("name", *each) for each in named.items()]
     written = (f'<meta {kind}="{name}" content="{escape(text, quote=True)}">' for kind, name, text in tags if text)

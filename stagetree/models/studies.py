@@ -177,6 +177,9 @@ class StudyStory(Answer, needs=()):
     lines: list[str] = Field(
         description="why the best trial leads; the savings of sharing and early stopping; and the `noise`, if any"
     )
+    question: str = Field(
+        default="", description="what the study asks, such as: Which lr and bs give the highest val_accuracy?"
+    )
     results: int = Field(description="the number of ranked trials with a result")
     as_far: int = Field(
         description="the number of them that were trained at least as far as the best one for its value"

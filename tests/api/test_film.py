@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.domain.search_plan import Study
 from app.service.plan_history import PlanHistory
 from app.service.views import documents, pictures
-from app.service.views.film import TOP, TREE, WIDTH, Point, Scene, film
+from app.service.views.film import BOTTOM, TOP, TREE, WIDTH, Point, Scene, film
 from app.service.views.film_files import CARD, gif, png, svg
 from app.service.views.film_time import FRAMES, Clock
 from app.simulation.simulator import Simulator
@@ -133,7 +133,7 @@ def test_names_are_no_markup() -> None:
     study = submit(simulated, asha(name="a</style><b>&"))
     found, _, _ = scene(simulated, study)
     title = ET.fromstring(svg(found)).find("{http://www.w3.org/2000/svg}title")
-    assert title is not None and title.text == "a</style><b>&: accuracy"
+    assert title is not None and title.text == "a</style><b>&: Which lr and bs give the highest accuracy?"
 
 
 @pytest.mark.parametrize(("mode", "far"), [("min", 1e-3), ("max", 1e3)])
@@ -153,6 +153,27 @@ def test_the_best_trial_is_in_the_drawing_however_far_it_is_ahead(mode: str, far
     ahead = shown.with_fields(best=shown.best.with_fields(value=far))
     star = next(each for each in film(study, ahead, tree, history, plan.version).drawn if each.kind == "star")
     assert TOP + 1 < star.points[0][1] < TOP + TREE - 1
+
+
+def test_no_line_runs_along_the_edge() -> None:
+    """Values beyond it looked constant there: lines leave the drawing instead."""
+    simulated = simulator()
+    space = {"lr": 0.1, "bs": {"uniform": [0, 1]}}
+    study = submit(simulated, asha(mode="min", tuner={**ASHA, "num_trials": 60}, space=space))
+    simulated.run()
+    history, plan = PlanHistory(), simulated.plan
+    history.take_all(simulated.log())
+    tree = pictures.tree(plan, study, 1000)
+    bad = min(
+        (node for node in range(tree.count) if len(tree.nodes.values[node]) > 1),
+        key=lambda node: len(tree.nodes.values[node]),
+    )
+    tree.nodes.values[bad][:] = [1e3 - step for step in range(len(tree.nodes.values[bad]))]
+    shown = documents.study(plan, study.id, now=0.0, with_trials=False)
+    drawn = film(study, shown, tree, history, plan.version).drawn
+    lines = [each.points for each in drawn if each.kind == "line" and each.role in ("soft", "accent")]
+    assert lines
+    assert not [line for line in lines for one, other in pairwise(line) if one[1] == other[1] in (TOP, BOTTOM)]
 
 
 @pytest.mark.slow

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain import events as e
+from app.domain.search_plan import StoredSpec
 from app.domain.terms import ChainId, StudyId, VerificationKind
 from app.service.views import documents
+from app.service.views.story import question
+from stagetree.spec import StudySpec
 from stagetree.text import rough_duration
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import METRIC, Story, study_of, tried
@@ -339,3 +342,33 @@ def alike(plan: Any, one: Any, other: Any) -> int:
 )
 def test_times_have_one_unit(seconds: float, text: str) -> None:
     assert rough_duration(seconds) == text
+
+
+SEVERAL = [{"name": "loss", "mode": "min"}, {"name": "size", "mode": "min"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"space": {"lr": [0.1, 0.2], "bs": 64}}, "Which lr gives the lowest loss?"),
+        ({"space": {"lr": [0.1, 0.2], "bs": {"choice": [1, 2]}}}, "Which lr and bs give the lowest loss?"),
+        ({"space": {"lr": 0.1}, "mode": "max"}, "Which configuration gives the highest loss?"),
+        ({"space": {f"p{n}": [0, 1] for n in range(9)}}, "Which configuration gives the lowest loss?"),
+        (
+            {"space": {"lr": [1, 2]}, "metric": None, "mode": None, "metrics": SEVERAL},
+            "Which lr is best in loss and size?",
+        ),
+    ],
+)
+def test_a_study_is_a_question(fields: dict[str, Any], text: str) -> None:
+    spec = {
+        "name": "s",
+        "trainer": "t",
+        "metric": "loss",
+        "mode": "min",
+        "tuner": {"kind": "grid", "max_steps": 4},
+    } | fields
+    stored = StoredSpec.from_json(
+        StudySpec.from_dict({name: value for name, value in spec.items() if value is not None}).to_json()
+    )
+    assert question(stored) == text

@@ -74,9 +74,8 @@ def film(study: Study, shown: StudyAnswer, tree: Tree, history: PlanHistory, ver
     lane = min(24.0, LANES / max(1, len(rows)))
     trials = len(tree.trials.node)
     faint = 0.6 * math.sqrt(min(1, MANY / max(1, trials)))
-    scene = Scene(
-        f"{study.spec.name}: {study.spec.metric}", top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint
-    )
+    title = f"{study.spec.name}: {shown.story.question}"
+    scene = Scene(title, top + lane * len(rows) + 16, (top, top + lane * len(rows)), faint)
     grown = _RungTree(_mean_tree(tree), _measurement_times(history, tree, version), clock, shown.mode)
     scene.drawn += grown.axes()
     scene.drawn += _slots(spans, rows, tree, study, clock, now, top, lane)
@@ -163,11 +162,12 @@ class _RungTree:
         return x, BOTTOM - TREE * (self._scale(value) - self._low) / (self._high - self._low)
 
     def _line(self, one: Measured, other: Measured) -> tuple[Point, ...]:
-        """The line between two measurements, clipped to the drawing."""
-        (x0, y0), (x1, y1) = self._project(*one[:2]), self._project(*other[:2])
+        """The line between two measurements as far as it is inside the drawing; empty if none of it is."""
+        begin, end = (x0, y0), (x1, y1) = self._project(*one[:2]), self._project(*other[:2])
         crossed = (edge for edge in (TOP, BOTTOM) if min(y0, y1) < edge < max(y0, y1))
         corners = sorted((x0 + (edge - y0) / (y1 - y0) * (x1 - x0), float(edge)) for edge in crossed)
-        return self.place(*one[:2]), *corners, self.place(*other[:2])
+        inside = [[point] if TOP <= point[1] <= BOTTOM else [] for point in (begin, end)]
+        return *inside[0], *corners, *inside[1]
 
     def axes(self) -> Iterator[Figure]:
         """The axes, labelled with three values and some steps."""
@@ -194,10 +194,12 @@ class _RungTree:
                 if not passing:
                     continue
                 width = 1 + round(2 * 8 * math.log2(passing) / thickest) / 2
-                yield Figure("line", other[2], "soft", self._line(one, other), width)
+                if line := self._line(one, other):
+                    yield Figure("line", other[2], "soft", line, width)
 
     def _path_points(self, way: Sequence[Measured]) -> Iterator[Point]:
-        yield self.place(*way[0][:2])
+        if len(way) == 1:
+            yield self.place(*way[0][:2])
         for one, other in pairwise(way):
             yield from self._line(one, other)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from app.domain import accounting, results
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.search_plan.spec import StoredSpec
 from app.domain.terms import NodeId, StudyState, TrialState
 from app.service.views.outcomes import idle_parameters_text, mark_of_best
 from app.service.views.trial_order import json_safe
@@ -52,6 +53,7 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
     ]
     return StudyStory(
         lines=[str(json_safe(line)) for line in lines],
+        question=str(json_safe(question(study.spec))),
         results=len(ranked),
         as_far=as_far,
         equal=beside,
@@ -64,6 +66,19 @@ def story(plan: SearchPlan, study: Study) -> StudyStory:
         steps_by_stopping=cost.stopped_early,
         seconds_by_stopping=round(saved[1][1], 3),
     )
+
+
+def question(spec: StoredSpec) -> str:
+    """What a study asks: which of the hyper-parameters that vary in its space are best, by its metrics."""
+    space = spec.json.get("space") or {}
+    searched = [name for name, values in space.items() if isinstance(values, dict | list)]
+    subject = _join(searched) if 0 < len(searched) <= NAMED else "configuration"
+    is_one = len(searched) == 1 or subject == "configuration"
+    if len(spec.objectives.goals) > 1:
+        metrics = spec.objectives.metrics[: len(spec.objectives.goals)]
+        return f"Which {subject} {'is' if is_one else 'are'} best in {_join(metrics)}?"
+    word = "lowest" if spec.mode == "min" else "highest"
+    return f"Which {subject} {'gives' if is_one else 'give'} the {word} {spec.metric}?"
 
 
 # ------------------------------------------------------------------------------------------------------- the best trial

@@ -14,7 +14,8 @@ export function StudyHead({ study }: { study: Study }) {
   return (
     <header class="study">
       <div>
-        <h1>{study.study}</h1>
+        {isReport && <p class="quiet">{study.study}</p>}
+        <h1>{(isReport && study.story.question) || study.study}</h1>
         <p class="facts">
           <State state={study.state} />
           <span class="more">{study.tuner}</span>
