@@ -55,6 +55,7 @@ def absolute_links(text: str, source: str) -> str:
         kind = "raw" if found[1] else "blob"
         return f"{found[1]}[{found[2]}]({source}/{kind}/main/{found[3]})"
 
+    text = re.sub(r'\b(src|srcset)="(?!\w+:)([^"]+)"', rf'\1="{source}/raw/main/\2"', text)
     return re.sub(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)]+)\)", link, text)
 
 

@@ -37,6 +37,11 @@ def test_links_of_the_readme_lead_to_the_repository() -> None:
     source = "https://example.org/x"
     linked = f"[a]({source}/blob/main/docs/a.md#b), ![p]({source}/raw/main/p.png), "
     assert absolute_links(text, source) == linked + "[w](https://example.org), [here](#install)"
+    picture = '<source srcset="docs/a.svg"><img src="docs/b.svg"><img src="https://example.org/c.svg">'
+    raw = f"{source}/raw/main/docs"
+    assert absolute_links(picture, source) == (
+        f'<source srcset="{raw}/a.svg"><img src="{raw}/b.svg"><img src="https://example.org/c.svg">'
+    )
 
 
 @pytest.mark.slow
