@@ -1,4 +1,4 @@
-"""Pictures of the page: every view in light, dark and narrow, into `pictures/`; the README's into `docs/pictures`.
+"""Pictures of the page: every view in light, dark, wide and narrow, into `pictures/`; the guide's into `docs/pictures`.
 
     make pictures
     python -m tools.pictures trunk.html charlm-trunk    the rung tree of one report alone, into docs/pictures
@@ -83,16 +83,32 @@ LARGE = 2000
 LOOKS = {
     "light": {"width": 1440, "height": 900},
     "dark": {"width": 1440, "height": 900},
-    "narrow": {"width": 360, "height": 780},
+    "wide": {"width": 1920, "height": 1080},
+    "narrow": {"width": 390, "height": 844},
 }
 VIEWS = (
-    *("", "rung-tree", "trials", "curves", "rungs", "tree", "slots", "relations", "sampler", "events"),
+    *(
+        "",
+        "trials",
+        "curves",
+        "tree",
+        "tree/rungs",
+        "tree/stages",
+        "importance",
+        "timeline",
+        "events",
+        "sampler",
+        "film",
+    ),
     "moments?a=60",
 )
 CHOSEN = ("compare?trials=0,1,2", "trials/0")
 MOST_PIXELS = 2400
+TREE_OF_REPORT = """'#/' + Object.keys(JSON.parse(document.getElementById('answers').textContent))
+  .find((path) => path.startsWith('studies/')).split('?')[0] + '/rung-tree?x=linear'"""
+"""An address that reports of all versions know."""
 REPORT = ROOT / "docs" / "_static" / "charlm-gpu.html"
-README = {"light-overview": "page-overview", "dark-rung-tree": "page-rung-tree"}
+README = {"light-overview": "page-overview", "dark-tree": "page-rung-tree"}
 
 
 def chromium() -> str:
@@ -171,15 +187,15 @@ def trunk(browser: Browser, report: Path, name: str) -> None:
     page = browser.new_page(viewport={"width": 1100, "height": 760}, color_scheme="light")
     page.goto(report.as_uri())
     settled(page)
-    page.get_by_role("link", name="Rung tree").first.click()
-    page.get_by_label("log steps").uncheck()
+    page.evaluate(f"location.hash = {TREE_OF_REPORT}")
+    expect(page.get_by_role("heading", name="Rung tree")).to_be_visible()
     page.wait_for_timeout(300)
     page.locator("main .panel").first.screenshot(path=SHOWN / f"{name}.png")
     page.close()
 
 
 def name_of(hash: str) -> str:
-    """As the page names the view, without the study: `rung-tree`, `trials-0`."""
+    """As the page names the view, without the study: `tree-rungs`, `trials-0`."""
     if not hash.startswith("studies/"):
         return hash or "studies"
     view = hash.split("/", 2)[2]
