@@ -44,13 +44,13 @@ PORT, _kept = reserve("127.0.0.1", 0)
 URL = f"http://127.0.0.1:{PORT}"
 VIEWS = {
     "": "[aria-label='Best trial'] .value",
-    "rung-tree": "canvas",
+    "tree": "canvas",
     "trials": ".rows .body .row",
     "curves": ".u-over",
-    "rungs": ".ladder-row",
-    "tree": "canvas",
-    "slots": "canvas",
-    "relations": "canvas",
+    "tree/rungs": ".ladder-row",
+    "tree/stages": "canvas",
+    "timeline": "canvas",
+    "importance": "canvas",
     "events": ".events li",
 }
 """Each with its content once it is there."""

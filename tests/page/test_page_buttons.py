@@ -48,7 +48,6 @@ FIELDS = {
 }
 HYPERBAND = {"kind": "hyperband", "max_steps": 4, "reduction_factor": 2, "sampling_seed": 1, "distinct": False}
 WAITING = {"kind": "asha", "num_trials": 20, "min_steps": 4000, "max_steps": 4000}
-TREE = "shared beginnings as thick lines. Arrow keys go from the best trial on."
 BARS = "the more trials share a bar, the higher it is. Click a node to see its subtree."
 ZOOM_KEYS = "Plus and minus zoom, arrows move, # shows all."
 
@@ -283,6 +282,11 @@ def asks_each(page: Page, found: Found) -> None:
         asks(ASKED[name])(page, Found(menu.get_by_role("button", name=name, exact=True), ""))
 
 
+def opens_a_menu(page: Page, found: Found) -> None:
+    found.locator.click()
+    expect(found.locator.locator("..").get_by_role("link").first).to_be_visible()
+
+
 def exports(page: Page, found: Found) -> None:
     menu = found.locator.locator("..")
     for role, name, deed in (
@@ -313,27 +317,28 @@ def opens_a_trial(page: Page, found: Found) -> None:
 
 
 ZOOMS = redraws(by=dragged((0.2, 0.5), (0.7, 0.6)))
+WEIGHTS, REPORT = saves(".safetensors", b"{"), saves(".html", b'id="answers"')
 ALIKE = {
+    ".* [|] group [|] .*": takes_the_focus,
     ".* [|] div [|] .+": ZOOMS,
     ".* [|] summary [|] Save ▾": saves_a_chart,
     "Slices [|] img [|] .*": opens_a_trial,
+    "Rung tree [|] img [|] .*": leads("trials=[0-9]", by=keys("ArrowRight", "Enter")),
     "Best trial.* [|] summary [|] .*": shows(".verification[open]", "Exactness"),
+    "Best trial.* [|] a [|] Weights": WEIGHTS,
+    "Best trial.* [|] button [|] Copy Python code": copies,
 }
 """What all things of one kind do, by a pattern of their names."""
-WEIGHTS, REPORT = saves(".safetensors", b"{"), saves(".html", b'id="answers"')
 EFFECTS: dict[str, Deed] = {
     " | a | Skip to content": skips,
     "Main | select | Colours": darkens,
     "Main | a | API": answers,
     "Head | button | Complete": asks("Complete the study"),
-    "Head | button | Pause": asks("Pause the study"),
     "Head | button | Reopen": asks("Reopen with more"),
     "Head | button | Resume": asks("Resume the study"),
     "Head | summary | Actions ▾": asks_each,
     "Head | summary | Export ▾": exports,
-    "Views of the study | summary | More ▾": shows("nav.views li", "Film"),
-    "Best trial | a | Weights": WEIGHTS,
-    "Best trial | button | Copy Python code": copies,
+    "Views of the study | summary | More ▾": opens_a_menu,
     "Best measurement so far | button | time": leads(""),
     "Best measurement so far | button | slot time": redraws("by=slots"),
     "Pareto front | select | x axis": redraws("frontX="),
@@ -345,9 +350,6 @@ EFFECTS: dict[str, Deed] = {
     "Moment | button | Next decision": leads("at=(?!20$)"),
     "Moment | button | Now": leads("studies/[^?]*$"),
     "Moment | range | Event after which the study is shown": leads("at=1$", by=written("1")),
-    f"Rung tree | img | Rung tree: score by step, # trials, {TREE}": leads(
-        "trials=[0-9]", by=keys("ArrowRight", "Enter")
-    ),
     "Rung tree | select | colour": redraws("colour="),
     "Rung tree | select | metric": leads("scale=linear"),
     "Rung tree | checkbox | log steps": redraws("x=linear"),
@@ -369,7 +371,7 @@ EFFECTS: dict[str, Deed] = {
     "Learning curves | select | metric": leads("y=linear"),
     "Learning curves | checkbox | all values": leads("value=all"),
     "Rung ladder | button | rank #▸ # promoted": leads("trials=[0-9]"),
-    "Rung ladder | button | rank #● # not promoted": leads("trials=[0-9]"),
+    "Rung ladder | button | rank #✕ # not promoted": leads("trials=[0-9]"),
     "Rung ladder | button | rank #● #": leads("trials=[0-9]"),
     "Rung ladder | select | bracket": leads("bracket="),
     "What if | text | Field of the study file": types("tuner.min_steps"),
@@ -407,7 +409,6 @@ EFFECTS: dict[str, Deed] = {
     "Output | button | show": shows("main button", "again"),
     "Suggestions | button | Suggest": asks("Suggest a configuration"),
     "Suggestions | button | Withdraw suggestion #": asks("Withdraw suggestion"),
-    "Recent proposals | group | The last proposals": takes_the_focus,
     "Studies | search | Find a study": leads("q=", by=written("buttons")),
     "Studies | checkbox | Choose STUDY": leads("studies="),
     "Studies | button | Clear": leads("(?<=#/)$"),

@@ -37,7 +37,6 @@ IS_IN_ORDER = """() => {
 }"""
 """Whether the rows of the table are read in the order in which they are seen."""
 
-SERIOUS = ("serious", "critical")
 ASHA = {"kind": "asha", "num_trials": 12, "min_steps": 2, "max_steps": 16, "reduction_factor": 2, "sampling_seed": 1}
 ASHA |= {"distinct": False}  # the space has fewer than twelve
 
@@ -49,11 +48,10 @@ def study(stack: Service) -> str:
 
 
 def complaints(page: Page, axe: str) -> list[str]:
-    """What axe finds serious about the page."""
+    """What axe finds about the page."""
     page.evaluate(axe)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    serious = [each for each in found["violations"] if each["impact"] in SERIOUS]
-    return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in serious]
+    return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in found["violations"]]
 
 
 @pytest.mark.slow
@@ -138,11 +136,11 @@ def test_the_answer_the_tree_and_the_savings_are_on_the_first_screen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_view_shows_itself_and_axe_finds_nothing_serious(
-    open_page: Callable[..., Page], stack: Service, study: str, axe: str, theme: str
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_every_view_shows_itself_and_axe_finds_nothing(
+    open_page: Callable[..., Page], stack: Service, study: str, axe: str, theme: str, width: int
 ) -> None:
-    page, found = open_page(stack.url, theme=theme), {}
+    page, found = open_page(stack.url, theme=theme, width=width), {}
     for view, heading in VIEWS.items():
         turn_to(page, f"#/studies/{study}/{view}")
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()

@@ -87,14 +87,16 @@ function Top() {
 
 function Theme() {
   return (
-    <label class="theme">
-      <span class="hidden">Colours</span>
+    <span class="theme">
       <span aria-hidden="true">◐</span>
-      <select value={themeChoice.value} onChange={(event) => setTheme(event.currentTarget.value as ThemeChoice)}>
-        <option value="auto">auto</option>
-        <option value="light">light</option>
-        <option value="dark">dark</option>
-      </select>
-    </label>
+      <label>
+        <span class="hidden">Colours</span>
+        <select value={themeChoice.value} onChange={(event) => setTheme(event.currentTarget.value as ThemeChoice)}>
+          <option value="auto">auto</option>
+          <option value="light">light</option>
+          <option value="dark">dark</option>
+        </select>
+      </label>
+    </span>
   );
 }

@@ -11,23 +11,30 @@ interface Props {
 
 export function Menu({ title, isCurrent = false, class: name = "", children }: Props) {
   const menu = useRef<HTMLDetailsElement>(null);
-  const close = () => void (menu.current!.open = false);
   useEffect(() => {
-    const leave = (event: Event) => !menu.current?.contains(event.target as Node) && close();
+    const close = () => void (menu.current!.open = false);
+    const leave = (event: Event) => !menu.current!.contains(event.target as Node) && close();
+    const choose = (event: Event) => (event.target as Element).closest("ul")?.parentElement === menu.current && close();
+    const escape = (event: KeyboardEvent) => {
+      if (event.key !== "Escape" || !menu.current!.open) return;
+      close();
+      menu.current!.querySelector("summary")!.focus();
+    };
     document.addEventListener("pointerdown", leave);
-    return () => document.removeEventListener("pointerdown", leave);
+    document.addEventListener("click", choose);
+    document.addEventListener("keydown", escape);
+    return () => {
+      document.removeEventListener("pointerdown", leave);
+      document.removeEventListener("click", choose);
+      document.removeEventListener("keydown", escape);
+    };
   }, []);
-  const escape = (event: KeyboardEvent) => {
-    if (event.key !== "Escape" || !menu.current!.open) return;
-    close();
-    menu.current!.querySelector("summary")!.focus();
-  };
   return (
-    <details ref={menu} class={`menu ${name}`} onKeyDown={escape}>
+    <details ref={menu} class={`menu ${name}`}>
       <summary aria-current={isCurrent ? "page" : undefined}>
         {title} <span aria-hidden="true">▾</span>
       </summary>
-      <ul onClick={close}>{children}</ul>
+      <ul>{children}</ul>
     </details>
   );
 }

@@ -6,15 +6,17 @@ interface Props {
   title?: string;
   aside?: ComponentChildren;
   class?: string;
+  /** Whether its heading is that of the whole page. */
+  isPage?: boolean;
   children: ComponentChildren;
 }
 
-export function Panel({ title, aside, children, class: name = "" }: Props) {
+export function Panel({ title, aside, children, class: name = "", isPage = false }: Props) {
   return (
     <section class={`panel ${name}`} aria-label={title}>
       {title && (
         <header>
-          <h2>{title}</h2>
+          {isPage ? <h1>{title}</h1> : <h2>{title}</h2>}
           {aside && <div class="aside">{aside}</div>}
         </header>
       )}

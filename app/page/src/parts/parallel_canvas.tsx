@@ -7,7 +7,7 @@ import { route, setQuery } from "../route.ts";
 import { isDark, scale as colourScale, type Palette } from "../theme.ts";
 import { Canvas, shortenText, type Size } from "./canvas.tsx";
 import { fitHeight } from "./fit_height.ts";
-import type { ChartData } from "./save_chart.tsx";
+import { SaveChart, type ChartData } from "./save_chart.tsx";
 
 const [TOP, BOTTOM, SIDE] = [44, 44, 46];
 /** Trials without a value are drawn this far below the axis. */
@@ -58,9 +58,10 @@ export function Parallel({ axes, count: all, mode, shares, data }: Props) {
     <>
       <div class="scroll">
         <div class="with-tip" style={{ minWidth: `${axes.length * AXIS_PIXELS}px` }} onPointerDown={startDrag} onPointerUp={endDrag}>
-          <Canvas height={height} draw={draw} class="brush" data={data} label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${axes.at(-1)!.title}, ${all} trials`} />
+          <Canvas height={height} draw={draw} class="brush" label={`Parallel coordinates of ${axes.length - 1} hyper-parameters and ${axes.at(-1)!.title}, ${all} trials`} />
         </div>
       </div>
+      <SaveChart data={data} size={() => ({ width, height })} draw={draw} />
       <BrushSummary rows={rows} all={all} isBrushed={Object.keys(brushes).length > 0} />
     </>
   );

@@ -19,7 +19,7 @@ export function AllSlots() {
     return () => clearInterval(timer);
   }, []);
   return (
-    <Panel title="Slots and workers" class="wide">
+    <Panel title="Slots and workers" class="wide" isPage>
       <Loaded answer={answer}>
         {({ items }) =>
           items.length === 0 ? (
@@ -29,7 +29,7 @@ export function AllSlots() {
                 : "No worker is running: this store is open read only. “stagetree up” on it starts workers."}
             </p>
           ) : (
-            <div class="scroll">
+            <div class="scroll" tabIndex={0} role="group" aria-label="All slots">
               {items.every((slot) => slot.state === "lost") && (
                 <p class="quiet">No worker is running: the stack of these slots has ended. “stagetree up” on this store starts new workers.</p>
               )}

@@ -67,7 +67,7 @@ function Facts({ study, table, trials }: { study: string; table: Table; trials: 
       <table class="list narrow">
         <thead>
           <tr>
-            <th />
+            <td />
             {trials.map((trial, index) => (
               <th key={trial}>
                 <span style={{ color: seriesColour(index) }} aria-hidden="true">

@@ -107,7 +107,7 @@ function Player({ text }: { text: string }) {
           onInput={(event) => go(Number(event.currentTarget.value))}
         />
       </div>
-      <div class="film" ref={place} />
+      <div class="film" ref={place} tabIndex={0} role="group" aria-label="The film" />
       <p class="quiet key">
         The more trials share a line, the thicker it is. Ring: a promotion · ● end of a trial · ✕ pruned or failed · ★ best. Below are the stages of each slot, in colour
         where several trials share them; idle times are left out.

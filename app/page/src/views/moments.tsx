@@ -35,7 +35,7 @@ export function Moments({ study }: ViewProps) {
               <table class="list narrow">
                 <thead>
                   <tr>
-                    <th />
+                    <td />
                     <th class="n">event {a}</th>
                     <th class="n">{b ? `event ${b}` : "now"}</th>
                   </tr>

@@ -72,7 +72,7 @@ function IcicleChart({ study, tree: whole }: { study: string; tree: Tree }) {
         )}
       </div>
       <p class="quiet key">
-        <span class="swatch done" /> trained, one {unit} · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> running ·{" "}
+        From left to right the steps · <span class="swatch done" /> trained, one {unit} · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> running ·{" "}
         <span class="swatch open" /> pending · <b>|</b> checkpoint. Click a bar to see its subtree; press Escape to see the whole tree.
       </p>
     </Panel>

@@ -154,7 +154,7 @@ function ZoomButtons({ view, children }: { view: ReturnType<typeof useZoom>; chi
         all
       </button>
       <span class="quiet key">
-        {children} · hatched: another study's · dashed: verification · red cross: failed or lost · tick above: evaluation, below: checkpoint. Click a
+        Times since submission, h:min:s · {children} · hatched: another study's · dashed: verification · red cross: failed or lost · tick above: evaluation, below: checkpoint. Click a
         stage for its event; zoom with Ctrl and the wheel.
       </span>
     </p>

@@ -25,7 +25,7 @@ export function Studies() {
     return () => clearInterval(timer);
   }, []);
   return (
-    <Panel title="Studies" class="wide" aside={<Search />}>
+    <Panel title="Studies" class="wide" isPage aside={<Search />}>
       <Loaded answer={answer}>
         {(page) => {
           const matching = page.items.filter((item) => matchesWords(item, words));

@@ -30,7 +30,7 @@ export function ComparedStudies() {
   const back = <a href={formatRoute([], { studies: names.join(",") })}>select others</a>;
   if (names.length < 2) {
     return (
-      <Panel title="Studies compared" class="wide" aside={back}>
+      <Panel title="Studies compared" class="wide" isPage aside={back}>
         <p class="quiet">Select two or more studies in the list.</p>
       </Panel>
     );
@@ -52,7 +52,7 @@ function Comparison({ names }: { names: string[] }) {
   const metrics = [...new Set(all.flatMap(({ study }) => (study ? [study.metric] : [])))];
   return (
     <>
-      <Panel title={`${names.length} studies`} class="wide" aside={<a href={formatRoute([], { studies: names.join(",") })}>select others</a>}>
+      <Panel title={`${names.length} studies`} class="wide" isPage aside={<a href={formatRoute([], { studies: names.join(",") })}>select others</a>}>
         <Facts all={all} />
       </Panel>
       {metrics.map((metric) => (

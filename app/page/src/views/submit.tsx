@@ -45,7 +45,7 @@ export function Submit() {
   const names = (trainers.data?.items ?? []).map((trainer) => trainer.name);
   return (
     <div class="overview">
-      <Panel title="New study">
+      <Panel title="New study" isPage>
         <label>
           Study file, YAML or JSON
           <textarea class="file" rows={22} spellcheck={false} value={text} onInput={(event) => setText(event.currentTarget.value)} />
