@@ -40,7 +40,7 @@ DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
 WORDS = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
 OTHER_VARIABLES = {
     *("STAGETREE_URL", "STAGETREE_TOKEN"),
-    *("STAGETREE_TEST_COSTS", "STAGETREE_TEST_DATABASE_URL", "STAGETREE_TEST_PART"),
+    *("STAGETREE_TEST_COSTS", "STAGETREE_TEST_DATABASE_URL", "STAGETREE_TEST_PART", "STAGETREE_TEST_PICTURES"),
 }
 """Variables that are no settings of the service: of the client, and of the tests."""
 
