@@ -90,3 +90,7 @@ def test_who_may_only_read_sees_suggestions_and_no_buttons(
         expect(page.get_by_role("region", name="Next proposal")).to_contain_text("Suggestion 0")
         expect(suggestions.get_by_role("button", name="Suggest", exact=True)).to_have_count(number)
         expect(suggestions.get_by_role("button", name="Withdraw")).to_have_count(number)
+        if holder == token:
+            suggestions.get_by_role("button", name="Suggest", exact=True).click()
+            page.get_by_role("dialog").get_by_label("Values").fill("lr = 0.25")
+            expect(page.get_by_role("dialog").get_by_role("status")).to_contain_text("40 new steps of 40")

@@ -54,6 +54,7 @@ def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page],
     expect(dialog.get_by_role("alert")).to_contain_text("not JSON")
     dialog.get_by_label("Hyper-parameters").fill(json.dumps({"lr": 0.2}))
     dialog.get_by_label("Steps").fill("3")
+    expect(dialog.get_by_role("status")).to_contain_text("3 new steps of 3; 0 are shared")
     dialog.get_by_role("button", name="Add it").click()
     reported(page, "Added as trial 1")
     choose(page, "Cancel")

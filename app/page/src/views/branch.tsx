@@ -1,12 +1,10 @@
 /** The form that branches a trial off another one, with the price in new steps before it is requested. */
-import { useEffect, useRef, useState } from "preact/hooks";
-import { send, type RequestError } from "../data.ts";
-import { count, plural } from "../format.ts";
+import { send } from "../data.ts";
+import { plural } from "../format.ts";
 import { parseAttributes } from "../layout/studies.ts";
 import { Dialog } from "../parts/dialog.tsx";
+import { Price, usePrice } from "../parts/price.tsx";
 import type { Branch, Study } from "../types.ts";
-
-const PRICE_MILLISECONDS = 300;
 
 interface Props {
   study: Study;
@@ -19,20 +17,7 @@ interface Props {
 
 export function BranchForm({ study, trial, at, steps, close }: Props) {
   const path = `studies/${encodeURIComponent(study.study)}`;
-  const [price, setPrice] = useState("");
-  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
-  const ask = async (form: FormData) => {
-    try {
-      setPrice(priceText(await send<Branch>("POST", `${path}/trials:branch?preview=true`, branchBody(trial, form))));
-    } catch (error) {
-      setPrice((error as RequestError).message);
-    }
-  };
-  useEffect(() => () => clearTimeout(timer.current), []);
-  const askLater = (form: FormData) => {
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => void ask(form), PRICE_MILLISECONDS);
-  };
+  const [price, askPrice] = usePrice(`${path}/trials:branch?preview=true`, (form) => branchBody(trial, form));
   const act = async (form: FormData) => {
     const made = await send<Branch>("POST", `${path}/trials:branch`, branchBody(trial, form));
     const number = made.trial!.trial;
@@ -40,7 +25,7 @@ export function BranchForm({ study, trial, at, steps, close }: Props) {
     return { text: `Branched as trial ${number}: ${plural(made.new, "new step")}.`, undo };
   };
   return (
-    <Dialog title={`Branch off trial ${trial}`} verb="Branch" close={close} act={act} onInput={askLater}>
+    <Dialog title={`Branch off trial ${trial}`} verb="Branch" close={close} act={act} onInput={askPrice}>
       <label>
         After step <input name="at" type="number" min={1} defaultValue={String(at)} required />
       </label>
@@ -51,17 +36,11 @@ export function BranchForm({ study, trial, at, steps, close }: Props) {
       <label>
         Steps in all <input name="steps" type="number" min={1} defaultValue={String(steps)} required />
       </label>
-      <p class="quiet" role="status">
-        {price || "The price is shown as you type."}
-      </p>
+      <Price sentence={price} />
     </Dialog>
   );
 }
 
 function branchBody(trial: number, form: FormData): Record<string, unknown> {
   return { trial, at: Number(form.get("at")), hp: parseAttributes(String(form.get("hp"))), steps: Number(form.get("steps")) };
-}
-
-function priceText({ steps, shared, new: fresh, again }: Branch): string {
-  return `${plural(fresh, "new step")} of ${count(steps)}; ${count(shared)} are shared${again ? `, and ${count(again)} are trained again` : ""}.`;
 }

@@ -6,6 +6,7 @@ import { reasonText } from "../layout/sentences.ts";
 import { parseAttributes } from "../layout/studies.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
+import { Price, usePrice } from "../parts/price.tsx";
 import { studyLink } from "../route.ts";
 import { columnTitle, useTable, type Table } from "../table.ts";
 import type { History, SamplerState, Suggestion, Suggestions } from "../types.ts";
@@ -139,21 +140,27 @@ interface FormProps {
 }
 
 function SuggestForm({ path, example, close }: FormProps & { example: string }) {
+  const [price, askPrice] = usePrice(`${path}:price`, suggestionBody);
   const act = async (form: FormData) => {
-    const made = await send<Suggestions>("POST", path, { suggestions: [parseAttributes(String(form.get("values")))] });
+    const made = await send<Suggestions>("POST", path, suggestionBody(form));
     const number = made.items[0]!.suggestion;
     const undo = async () => (await send("DELETE", `${path}/${number}`), `Suggestion ${number} is withdrawn.`);
     return { text: `Saved as suggestion ${number}. It becomes one of the next trials of the tuner.`, undo };
   };
   return (
-    <Dialog title="Suggest a configuration" verb="Suggest it" close={close} act={act}>
+    <Dialog title="Suggest a configuration" verb="Suggest it" close={close} act={act} onInput={askPrice}>
       <label>
         Values, one per line: name = value
         <textarea name="values" rows={6} spellcheck={false} required placeholder={example} />
       </label>
       <p class="quiet">A name is a hyper-parameter, or a field of one, such as lr.init. The sampler chooses the other values.</p>
+      <Price sentence={price} />
     </Dialog>
   );
+}
+
+function suggestionBody(form: FormData): unknown {
+  return { suggestions: [parseAttributes(String(form.get("values")))] };
 }
 
 function WithdrawForm({ path, suggestion, close }: FormProps & { suggestion: Suggestion }) {

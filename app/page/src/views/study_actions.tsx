@@ -6,6 +6,7 @@ import { count, plural } from "../format.ts";
 import { formatCsv } from "../layout/filter.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Menu } from "../parts/menu.tsx";
+import { Price, usePrice } from "../parts/price.tsx";
 import { showToast } from "../parts/toasts.tsx";
 import { formatRoute, moment } from "../route.ts";
 import { Table } from "../table.ts";
@@ -195,14 +196,15 @@ function Reopen({ study, path, close }: FormProps) {
 
 function AddTrial({ study, path, close }: FormProps) {
   const example = JSON.stringify(study.best?.hp ?? {}, null, 2);
+  const [price, askPrice] = usePrice(`${path}/trials:price`, trialBody);
   return (
     <Dialog
       title="Add a trial"
       verb="Add it"
       close={close}
+      onInput={askPrice}
       act={async (form) => {
-        const hp: unknown = parseHyperparameters(String(form.get("hp")));
-        const added = await send<TrialDetail>("POST", `${path}/trials`, { hp, steps: Number(form.get("steps")) });
+        const added = await send<TrialDetail>("POST", `${path}/trials`, trialBody(form));
         const undo = async () => (await send("DELETE", `${path}/trials/${added.trial}`), `Trial ${added.trial} is cancelled.`);
         return { text: `Added as trial ${added.trial}: ${added.standing}.`, undo };
       }}
@@ -214,8 +216,13 @@ function AddTrial({ study, path, close }: FormProps) {
       <label>
         Steps <input name="steps" type="number" min={1} defaultValue={String(study.best?.steps ?? 1)} required />
       </label>
+      <Price sentence={price} />
     </Dialog>
   );
+}
+
+function trialBody(form: FormData): unknown {
+  return { hp: parseHyperparameters(String(form.get("hp"))), steps: Number(form.get("steps")) };
 }
 
 function parseHyperparameters(text: string): unknown {
