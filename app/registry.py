@@ -98,8 +98,8 @@ class Catalogue(Mapping[str, TrainerSource]):
     """The trainers in some files by their names, as the files are now; of equal names the first one. Files that cannot
     be used have none.
 
-    Each look asks for the times of the files and of what they import; a look for one trainer, which each chain makes,
-    asks only for those of its own file.
+    Each look reads the times of the files and of their imports. A look for one trainer, as for each chain, reads only
+    the times of its own file.
     """
 
     def __init__(self, files: Iterable[str]) -> None:

@@ -70,7 +70,7 @@ MOST_PATH = 1_000
 
 
 SMALL = 300
-"""An integer of so few characters is below the largest float."""
+"""An integer of up to 300 characters is below the largest float."""
 
 
 def check_size(value: Any, limits: Limits = LIMITS) -> None:

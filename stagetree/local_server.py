@@ -45,7 +45,7 @@ def local(
     Args:
         slots: how many trials are trained at once; by default one for each GPU, else for each CPU core.
         dir: where the log and the checkpoints are kept. What an earlier service trained there is not trained again.
-        trainers: Python files with trainers, beside those that are defined here.
+        trainers: Python files with trainers, beside the trainers that are defined here.
 
     A service that this process has on the folder already is stopped first, so a cell can be run again.
     """

@@ -58,7 +58,7 @@ async def _price(client: AsyncClient, spec: Json, slots: int = 1) -> Preview:
 
 
 async def _price_or_reason(client: AsyncClient, spec: Json) -> str:
-    """The price of a study, or why there is none: the study is refused later for what is wrong with it."""
+    """The price of a study, or why there is none: the study is refused later for its mistakes."""
     try:
         return preview_price(await _price(client, spec))
     except ProblemError as problem:

@@ -1,4 +1,4 @@
-"""The time that a plan takes on equal slots if all its requests are known: list scheduling of the stage tree.
+"""The time that a plan takes on equal slots if nothing is requested later: list scheduling of the stage tree.
 
 Nothing is decided by results, so the scheduler's ticks need not be played: a slot takes the beginning of the longest
 remaining path, and runs that path to its end (TreeML §4.3). Where other paths branch off, they can begin as soon as the
@@ -80,5 +80,5 @@ class ListScheduling:
 
 
 def _end(stage: TreeStage) -> Place:
-    """A stage is known by its end: no two end at one place."""
+    """A stage has its end as a key: no two end at one place."""
     return stage.node, stage.end

@@ -27,7 +27,7 @@ ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
 
 KNOWN_AT_ONCE = ("trials", "grid", "random")
-"""Tuners that request all their trials to the end, whatever the results."""
+"""Tuners that request all their trials to the end and read no result."""
 
 ORDER_SHARE = 0.01
 """The largest error of a makespan because trials were not requested in the order of the scheduler."""

@@ -89,7 +89,7 @@ class Draft:
     def check_fields(
         self, content: Mapping[str, Any], used: list[str], left_out: Mapping[str, str], place: str = ""
     ) -> None:
-        """Refuse fields that the other tool does not have, and note those that the study leaves out."""
+        """Refuse fields that the other tool does not have, and note the fields that the study leaves out."""
         self.check_names(content, [*used, *left_out], place)
         self.leave_out(content, left_out, place)
 

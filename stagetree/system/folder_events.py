@@ -25,7 +25,7 @@ class FolderEvents:
             self._end = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def watch(self, folder: str) -> int:
-        """The number by which events of the folder are known; below 0 where it cannot be watched."""
+        """The number of the folder in its events; below 0 where it cannot be watched."""
         if self._end < 0:
             return -1
         kinds = CLOSED_WRITTEN | CLOSED_READ | ONLY_FOLDERS
