@@ -70,11 +70,12 @@ def _text(slots: int, shared: Blocks, alone: Blocks, pace: float) -> str:
         )
     less = 1 - shared.seconds / alone.seconds
     saved = f", {percent(less)} less" if less > 0 else ""
+    caution = "" if less > 0 else " Meanwhile slots waited or did other work: compare the steps, not the times."
     on = "one slot" if slots == 1 else f"{slots} slots"
     return (
         f"With sharing, as it happened on {on}: {shared.steps:,} steps in {duration(shared.seconds)}{saved}. Without, "
         f"computed for the same trials and decisions at {pace:.3g} s a step: {alone.steps:,} steps in "
-        f"{duration(alone.seconds)}."
+        f"{duration(alone.seconds)}.{caution}"
     )
 
 
