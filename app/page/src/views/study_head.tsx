@@ -1,6 +1,8 @@
 /** The header of a study: its name, its state, what needs attention, and its actions. */
+import { useRef } from "preact/hooks";
 import { isReport } from "../data.ts";
 import { count, duration, plural } from "../format.ts";
+import { TimeLeft } from "../layout/time_left.ts";
 import { Badge } from "../parts/badge.tsx";
 import { CodeText } from "../parts/code_text.tsx";
 import { State } from "../parts/states.tsx";
@@ -66,7 +68,9 @@ export function StudyHead({ study }: { study: Study }) {
 
 /** The progress of a running study: steps, waiting trials, trials by rung, busy slots, and the time left. */
 function ProgressStrip({ study: { progress } }: { study: Study }) {
-  const { steps, trials, rungs, running, seconds_left } = progress;
+  const { steps, trials, rungs, running } = progress;
+  const left = useRef(new TimeLeft());
+  const secondsLeft = left.current.next(progress.seconds_left, performance.now() / 1000);
   const done = steps.expected ? steps.done / steps.expected : 0;
   const slots = new Set(running.flatMap((stage) => [stage.slot, ...stage.members])).size;
   const facts = [
@@ -74,7 +78,7 @@ function ProgressStrip({ study: { progress } }: { study: Study }) {
     trials.resting ? `${plural(trials.resting, "trial")} waiting at rungs` : "",
     rungs.length ? `at rungs: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
     `${plural(slots, "slot")} busy`,
-    seconds_left === null ? "" : `about ${duration(seconds_left)} left`,
+    secondsLeft === null ? "" : `about ${duration(secondsLeft)} left`,
   ];
   return (
     <div class="strip">
