@@ -14,7 +14,7 @@ For = Annotated[
     Agent, typer.Option("--for", help="; ".join(f"{agent}: {place}" for agent, place in PLACES.items()) + ".")
 ]
 To = Annotated[
-    Path, typer.Option("--to", metavar="FOLDER", help="The folder of the project, or ~ for all; by default this one.")
+    Path, typer.Option("--to", metavar="PATH", help="The folder of the project, or ~ for all; by default this one.")
 ]
 
 
