@@ -8,6 +8,7 @@ from pathlib import Path
 from stacks import ROOT
 
 DATES = {
+    "app/agents/status.py": "since when a stage trains, by its own date",
     "app/cli/delete.py": "when a study was deleted, or a checkpoint given up",
     "app/cli/events.py": "since when events are asked for",
     "app/cli/store.py": "for how long a study has gone on",

@@ -118,7 +118,7 @@ def test_a_tuner_is_written_in_python() -> None:
         ),
         (
             lambda: stagetree.GridTuner(max_steps=4, max_stepz=3),  # type: ignore[call-arg]
-            "tuner.max_stepz: is not a field here; did you mean max_steps? There are max_steps",
+            "tuner.max_stepz: is not a field here; did you mean max_steps?",
         ),
         (
             lambda: stagetree.TrialsTuner(trials=[{"hp": {"lr": 0.1}, "steps": 0}]),  # type: ignore[list-item]

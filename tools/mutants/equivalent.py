@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EQUIVALENT = {
-    "app/events/rows/chains.py _free: without: where SLOTS.c.name == slot": (
+    "app/events/rows/chains.py module: without: where SLOTS.c.name == bindparam('its_slot')": (
         "a chain is given to one slot; its name is the key by which the row is found"
     ),
     "app/workers/scheduler/assignment.py assign: without: slots.free": "where no slot is free, nothing can be placed",
