@@ -255,7 +255,8 @@ class Cluster(Service):
 
     def stop(self) -> None:
         """End every process, the broker last."""
-        for names in (self.commands.keys() - {"redis"}, {"redis"}):
+        own = self.processes.keys()
+        for names in (own - {"redis"}, own & {"redis"}):
             for name in names:
                 self.processes[name].terminate()
             for name in names:
