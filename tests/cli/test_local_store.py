@@ -53,7 +53,7 @@ def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, w
     (here / ".stagetree" / "logs" / found["study"] / "3.log").write_text("loss \x1b[2J0.2\n")
     assert stagetree("logs", "last", 3).out == "loss \\x1b[2J0.2\n"
     again = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "--quiet", "--no-check")
-    assert "0  run\nsaved   100% by sharing: " in again.out and again.err == ""
+    assert "= 0 run\nsaved   100% by sharing: " in again.out and again.err == ""
 
 
 @pytest.mark.slow
@@ -359,7 +359,7 @@ def test_a_study_that_ends_while_it_is_resumed_shows_its_result(
     command = "run", study, "--slots", 1, "--trainers", file, "--no-check", "-o", "json"
     before = stagetree(*command).json
     listed = [{"study": before["study"], "state": "running"}]  # as it was a moment ago
-    monkeypatch.setattr(Documents, "studies", lambda client, state: listed, raising=False)
+    monkeypatch.setattr(Documents, "studies", lambda client, **_: listed, raising=False)
     again = stagetree(*command)
     assert (again.code, again.json["study"], again.json["trials"]) == (0, before["study"], before["trials"])
     file.write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))

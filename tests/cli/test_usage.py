@@ -93,7 +93,7 @@ def test_an_option_that_is_none(stagetree: Stagetree, command: str) -> None:
     said = stagetree(command, "--nonsense")
     assert (said.code, said.out) == (2, "")
     assert "No such option: --nonsense" in said.err
-    assert f"stagetree {command} -h" in said.err.replace("trials list", "trials")
+    assert f"stagetree {command} -h" in said.err.replace("trials list", "trials").replace("trial show", "trial")
 
 
 @pytest.mark.slow
