@@ -1,4 +1,5 @@
 """Tools for agents, by the Model Context Protocol: `stagetree mcp` serves them over stdio, the API at `/mcp`.
 
-They use the REST client alone, so the API decides about scopes, projects, budgets and refusals. `tools` lists them.
+They reach studies by the REST client alone, so the API decides about scopes, projects, budgets and refusals. `tools`
+lists them.
 """

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from math import hypot, sqrt
 
+from app.domain.results import STANDARD_ERRORS, standard_error
 from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import Outcome, TrialDetail
 from stagetree.text import value_text
-
-STANDARD_ERRORS = 2
-"""Two means differ by more than noise if they are this many standard errors of the difference apart, as in the API."""
 
 
 def parting_step(one: TrialDetail, other: TrialDetail) -> int:
@@ -54,13 +51,12 @@ def _result(trial: TrialDetail) -> Outcome | None:
 
 def _noise_text(one: Outcome, other: Outcome, shared: int) -> str:
     """Whether the difference is noise. shared: the steps that both trials share."""
-    if one.deviation is None or other.deviation is None:
+    if (error := standard_error(one, other)) is None:
         return "whether that is noise is unknown: `repeats` in the study file would measure it"
     if max(one.repeats_from, other.repeats_from) > shared:
         return (
             "whether that is noise is unknown: their repeats share beginnings that differ, and have no noise of these"
         )
-    error = hypot(one.deviation / sqrt(one.repeats), other.deviation / sqrt(other.repeats))
     gap = abs(one.value - other.value)
     is_noise = gap < STANDARD_ERRORS * error
     errors = f"{gap / error:.1f} standard errors of the difference" if error else "repeats that are all equal"

@@ -86,21 +86,9 @@ def tokens(dir: Store = None, output: Output = Format.table) -> None:
     with open_records(folder_or_default(dir)) as records, records.read() as rows:
         found = rows.tokens.all()
     if output is Format.json:
-        print_json(
-            [{name: value for name, value in asdict(row).items() if name not in ("digest", "writes")} for row in found]
-        )
+        print_json([{name: value for name, value in asdict(row).items() if name not in INTERNAL} for row in found])
         return
-    lines = [
-        (
-            row.name,
-            row.scope,
-            "all" if row.project is None else row.project or "-",
-            _seconds(row),
-            _day(row.used_at),
-            _end(row),
-        )
-        for row in found
-    ]
+    lines = [(row.name, row.scope, _project(row), _seconds(row), _day(row.used_at), _end(row)) for row in found]
     print_table(("NAME", "SCOPE", "PROJECT", "SLOT SECONDS", "LAST USED", "ENDS"), lines)
 
 

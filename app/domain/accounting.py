@@ -102,9 +102,7 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
 
 def planned_cost(plan: SearchPlan, study: Study) -> Waterfall:
     """The cost of the only study of a plan, once all its requests are trained and nothing was stopped or repeated."""
-    alone = sum(
-        horizon(study, trial) * len(trial.runs) - plan.start_step(trial) * len(trial.runs) for trial in study.trials
-    )
+    alone = sum((horizon(study, trial) - plan.start_step(trial)) * len(trial.runs) for trial in study.trials)
     taken = sum(end - plan.nodes[name].start for trial in study.trials for name, end in plan.path_ends(trial))
     run = study.unique
     return Waterfall(alone, alone - taken, 0, taken - run, 0, 0, 0, 0, 0, run)
@@ -253,7 +251,7 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
 
     Without that value the study would train that many steps less. Empty for tuners that decide by results.
     """
-    if study.spec.kind not in ("grid", "random", "trials"):
+    if not study.spec.requests_all_at_once:
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
     ends = [dict(plan.path_ends(trial)) for trial in study.trials]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
 from statistics import stdev
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from app.domain.objectives import ResultScore, Scored
 from app.domain.pareto_fronts import best_first
@@ -122,6 +122,15 @@ def _measured(plan: SearchPlan, study: Study, number: int) -> tuple[Trial, Measu
     return trial, value
 
 
+class Mean(Protocol):
+    """The mean of repeats. deviation: their sample standard deviation; None if it is unknown."""
+
+    @property
+    def deviation(self) -> float | None: ...
+    @property
+    def repeats(self) -> int: ...
+
+
 STANDARD_ERRORS = 2
 """Two means differ significantly if they are this many standard errors of the difference apart."""
 
@@ -144,10 +153,15 @@ def _trunk(trial: Trial) -> NodeId | None:
 
 
 def _is_within_noise(one: MeasuredValue, other: MeasuredValue) -> bool:
+    error = standard_error(one, other)
+    return error is not None and abs(one.value - other.value) < STANDARD_ERRORS * error
+
+
+def standard_error(one: Mean, other: Mean) -> float | None:
+    """The standard error of the difference of two means; None if the noise of one is unknown."""
     if one.deviation is None or other.deviation is None:
-        return False
-    error = hypot(one.deviation / sqrt(one.repeats), other.deviation / sqrt(other.repeats))
-    return abs(one.value - other.value) < STANDARD_ERRORS * error
+        return None
+    return hypot(one.deviation / sqrt(one.repeats), other.deviation / sqrt(other.repeats))
 
 
 def best(plan: SearchPlan, study: Study) -> tuple[Trial, MeasuredValue] | None:

@@ -117,9 +117,6 @@ Later ticks read the rest."""
 
 MOST_BRANCH_STEPS = 64
 
-_FIXED = frozenset(("trials", "grid", "random"))
-"""Kinds of tuners that never extend a trial."""
-
 _CHANGES = frozenset(TrialEventKind) - {TrialEventKind.RESULT, TrialEventKind.PRIORITIZE}
 
 
@@ -206,7 +203,7 @@ def _limit_changes(lines: Iterable[TrialEvent], changes: int) -> Iterator[TrialE
 
 def upcoming_branches(study: Study, trial: Trial) -> Iterator[Place]:
     """The next places at which a trial would leave the nodes on its path, if its tuner may extend it that far."""
-    can_be_extended = trial.trunk is None and study.spec.kind not in _FIXED
+    can_be_extended = trial.trunk is None and not study.spec.requests_all_at_once
     most = (study.spec.max_steps or math.inf) if can_be_extended else 0
     if trial.state not in (TrialState.ACTIVE, TrialState.COMPLETED) or trial.steps >= most:
         return iter(())

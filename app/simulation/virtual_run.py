@@ -26,16 +26,13 @@ MOST_EVENTS = 2_000_000
 ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
 
-KNOWN_AT_ONCE = ("trials", "grid", "random")
-"""Tuners that request all their trials to the end and read no result."""
-
 ORDER_SHARE = 0.01
 """The largest error of a makespan because trials were not requested in the order of the scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualRun:
-    """What a run came to: the plan, and the makespan, the cost and the slot time of its only study, in seconds."""
+    """The result of a run: the plan, and the makespan, the cost and the slot time of its only study, in seconds."""
 
     plan: SearchPlan
     makespan: float
@@ -76,7 +73,8 @@ def run_virtually(
 
 def _is_known_at_once(spec: StudySpec) -> bool:
     """Whether the study requests all its steps before it has any result."""
-    return spec.tuner.kind in KNOWN_AT_ONCE and spec.stop_hopeless is None and spec.max_total_steps is None
+    requests_all = StoredSpec.from_json(spec.to_json()).requests_all_at_once
+    return requests_all and spec.stop_hopeless is None and spec.max_total_steps is None
 
 
 def _plan(spec: dict[str, Any], limits: Limits, watch: Callable[[int], None]) -> SearchPlan:

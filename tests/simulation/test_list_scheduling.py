@@ -63,7 +63,7 @@ def test_a_plan_is_what_a_simulation_comes_to(spec: StudySpec, slots: int, is_un
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ORDER_SHARE", inf)
         planned = module.run_virtually(spec, slots, Limits(), lambda: False, costs=costs)
-        patch.setattr(module, "KNOWN_AT_ONCE", ())
+        patch.setattr(module, "ORDER_SHARE", -1.0)
         simulated = module.run_virtually(spec, slots, Limits(), lambda: False, costs=costs)
     assert [trial.path for trial in planned.study.trials] == [trial.path for trial in simulated.study.trials]
     assert (planned.study.requested, planned.study.unique) == (simulated.study.requested, simulated.study.unique)

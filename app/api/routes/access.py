@@ -26,25 +26,13 @@ BROWSER_SECONDS = 30 * 86_400
 TokenPath = Annotated[str, PathParameter(description="the name of a token", examples=["ci"])]
 
 
-@router.get(
-    "/session",
-    summary="Who you are here",
-    response_model=Session,
-    response_model_exclude_unset=True,
-    responses=refusals(),
-)
+@router.get("/session", summary="Who you are here", **SESSION)
 def get_session(who: Who, use: ServicesDep) -> Session:
     """Your name, scope and project, and the rest of your token's slot time."""
     return _session(use, who)
 
 
-@router.post(
-    "/session",
-    summary="Stay known to a browser",
-    response_model=Session,
-    response_model_exclude_unset=True,
-    responses=refusals(),
-)
+@router.post("/session", summary="Stay known to a browser", **SESSION)
 def sign_in(request: Request, response: Response, use: ServicesDep, who: Who) -> Session:
     """Stores the request's token in a cookie that no script can read. The page does this once."""
     if token := sent_token(request.headers):

@@ -96,6 +96,11 @@ class StoredSpec:
         return str(self.tuner.get("kind", ""))
 
     @property
+    def requests_all_at_once(self) -> bool:
+        """Whether its tuner requests each trial to its end and extends none, whatever the results."""
+        return self.kind in ("trials", "grid", "random")
+
+    @property
     def data_seeds(self) -> tuple[int, ...]:
         """The `data_seed` of each repeat: as listed, or the study's seed and the ones that follow it."""
         written = self.json.get("repeats")

@@ -1,4 +1,4 @@
-/** A dialog that confirms an action. When the action succeeds it closes, and a message says what was done. */
+/** A dialog that confirms an action. When the action succeeds it closes, and a message reports it. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { refreshAll, type RequestError } from "../data.ts";

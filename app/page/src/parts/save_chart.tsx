@@ -7,7 +7,7 @@ import { SvgContext } from "./svg_context.ts";
 
 type Cell = string | number | boolean | null | undefined;
 
-/** What is saved: the name of the files, and the data as rows below their names. */
+/** The content of the files: their name, and the data as rows below their names. */
 export interface ChartData {
   name: string;
   rows: () => Cell[][];

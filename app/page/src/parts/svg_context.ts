@@ -1,4 +1,4 @@
-/** A drawing context that writes SVG: what is drawn on canvases can be saved as a vector picture. */
+/** A drawing context that writes SVG, to save drawings of a canvas as vector pictures. */
 
 interface Style {
   fillStyle: string;

@@ -1,4 +1,4 @@
-/** Messages about what was done, with an undo where it can be undone. They go away by themselves. */
+/** Messages about actions, with an undo if there is one. They go away by themselves. */
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { refreshAll, type RequestError } from "../data.ts";

@@ -14,7 +14,7 @@ const VERDICT_TEXTS: Record<string, string> = {
 interface Props {
   verdict: string;
   text: string;
-  /** What is not verified about this result in particular. */
+  /** Why this result is not verified, if it is not. */
   about?: string | null | undefined;
 }
 
