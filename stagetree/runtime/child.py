@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +192,8 @@ class Child(Conversation):
         """
         self._buffers.take_back(closed)
         model = self._model_of(lane)
-        more = {HELD_VALUES: self._held_values(model)} if look else {}
-        buffer, size = model.save_in(self._buffers, self._machine, **more)
+        more = partial(self._held_values, model) if look else None
+        buffer, size = model.save_in(self._buffers, self._machine, more)
         return Saved(os.dup(buffer.fd), size, buffer.number)
 
     def save_part(self, *, closed: Sequence[tuple[int, bool]]) -> Saved:
@@ -249,15 +250,14 @@ class Child(Conversation):
 
     # ------------------------------------------------------------------------------------------------ their parts
 
-    def _held_values(self, model: Model) -> HeldValues:
-        with model.given.ignoring_reads():  # these looks do not count as reads of hyper-parameters
-            held = digest_held_values(model.trainer, code_modules(self._file), state=model.state()["trainer"])
+    def _held_values(self, model: Model, state: Mapping[str, Any]) -> dict[str, HeldValues]:
+        held = digest_held_values(model.trainer, code_modules(self._file), state=state["trainer"])
         unseen = {
             RESTARTED: isinstance(model.trainer, TrainsAhead),
             LAUNCHED: isinstance(model.trainer, LaunchedTrainer),
             WORKERS: bool(multiprocessing.active_children()),
         }
-        return held | {name: os.urandom(8).hex() for name, is_there in unseen.items() if is_there}
+        return {HELD_VALUES: held | {name: os.urandom(8).hex() for name, is_there in unseen.items() if is_there}}
 
     def _model_of(self, lane: int | None) -> Model:
         return self._current_model if lane is None else self._lanes[lane]

@@ -224,10 +224,17 @@ class Model:
         with self._unsavable():
             return state_format.write({**self.state(), "machine": dict(machine or {}), **more})
 
-    def save_in(self, buffers: Buffers, machine: Mapping[str, Any], **more: Any) -> tuple[Buffer, int]:
-        """As `save`, in a reusable buffer."""
+    def save_in(
+        self,
+        buffers: Buffers,
+        machine: Mapping[str, Any],
+        describe: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> tuple[Buffer, int]:
+        """As `save`, in a reusable buffer. describe: what to save beside the state, given the state."""
         with self._unsavable():
-            return _fill_buffer(state_format.Layout.plan({**self.state(), "machine": dict(machine), **more}), buffers)
+            state = self.state()
+            more = {} if describe is None else describe(state)
+            return _fill_buffer(state_format.Layout.plan({**state, "machine": dict(machine), **more}), buffers)
 
     def save_part_in(self, buffers: Buffers) -> tuple[Buffer, int] | None:
         """Save the divided tensors of a rank that does not lead; None if there are none."""
