@@ -64,7 +64,7 @@ def run_virtually(
     study, watch = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1}), _watching(is_over)
     if profile is None and gangs is None and _is_known_at_once(spec):
         schedule = ListScheduling(_plan(study, limits, watch), (costs or Unit()).seconds_per_step)
-        if schedule.longest * slots <= ORDER_SHARE * schedule.total:
+        if schedule.longest * (slots - 1) <= ORDER_SHARE * schedule.total:
             waterfall = planned_cost(schedule.plan, schedule.plan.studies[STUDY])
             return VirtualRun(schedule.plan, schedule.makespan(slots), waterfall, schedule.total)
     packing = 0 if profile is None else spec.lanes

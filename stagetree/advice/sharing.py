@@ -18,7 +18,7 @@ from stagetree.spec.tuners import FixedTuner
 __all__ = ["advice"]
 
 _MAX_TRIALS = 1000
-"""How many trials are examined individually."""
+"""How many trials are examined individually, and counted where a study is compared with another way to write it."""
 
 _LISTED = 4
 """How many values we propose instead of a range."""
@@ -88,10 +88,28 @@ def _savings_by_ending(spec: StudySpec, name: str, count_steps: CountSteps) -> s
     tuner = {field: value for field, value in written["tuner"].items() if field != LENGTH}
     try:
         ending = StudySpec.from_dict({**written, "tuner": tuner, "space": {**written["space"], LENGTH: {"end": name}}})
-        now, then = count_steps(spec), count_steps(ending)
+        compared = _compare(spec, ending, count_steps)
     except (SequenceError, SpecError):
         return ""
-    return f": {then} steps instead of {now}, {1 - then / now:.0%} less" if now and then and then < now else ""
+    return f": {compared}" if compared else ""
+
+
+def _compare(spec: StudySpec, other: StudySpec, count_steps: CountSteps) -> str:
+    """How much fewer steps another way to write a study takes; empty if not fewer, or if they cannot be counted."""
+    first = _first_trials(spec)
+    now, then = count_steps(first), count_steps(_first_trials(other))
+    if not now or then is None or then >= now:
+        return ""
+    among = "" if first is spec else f" among the first {_MAX_TRIALS} trials"
+    return f"{then} steps instead of {now}, {1 - then / now:.0%} less{among}"
+
+
+def _first_trials(spec: StudySpec) -> StudySpec:
+    """The study of its first trials, if it has many: people wait while they are counted."""
+    if getattr(spec.tuner, "num_trials", 0) <= 2 * _MAX_TRIALS:
+        return spec
+    written = spec.to_json()
+    return StudySpec.from_dict({**written, "tuner": {**written["tuner"], "num_trials": _MAX_TRIALS}})
 
 
 def _reasons_against_sharing(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
@@ -123,11 +141,9 @@ def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]
 
 def _savings_text(spec: StudySpec, apart: list[str], listed: int, count_steps: CountSteps) -> str:
     """The savings if trials branch half-way; empty if they cannot be counted."""
-    now, then = count_steps(spec), _branching_half_way(spec, apart, listed)
-    fewer = None if then is None else count_steps(then)
-    if not now or fewer is None or fewer >= now:
-        return ""
-    return f": if they part half-way, {fewer} steps instead of {now}, {1 - fewer / now:.0%} less"
+    then = _branching_half_way(spec, apart, listed)
+    compared = "" if then is None else _compare(spec, then, count_steps)
+    return f": if they part half-way, {compared}" if compared else ""
 
 
 def _branching_half_way(spec: StudySpec, apart: list[str], listed: int) -> StudySpec | None:

@@ -91,3 +91,11 @@ def test_ten_thousand_trials_are_planned_without_a_simulation(monkeypatch: pytes
     assert previewed["makespan_steps"] == 125_000
     assert previewed["unique"] == previewed["requested"] == 1_000_000
     assert previewed["saved_by_sharing"] == 0.0
+
+
+def test_one_slot_needs_no_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whichever order it trains, it is never idle."""
+    monkeypatch.setattr(Simulator, "run", lambda self: pytest.fail("it is simulated"))
+    study = {"name": "n", "trainer": "t", "metric": "m", "mode": "max", "space": {"lr": [0.1, 0.2]}}
+    previewed = preview(StudySpec.from_dict({**study, "tuner": {"kind": "grid", "max_steps": 10}}), slots=1)
+    assert previewed["makespan_steps"] == previewed["unique"] == 20

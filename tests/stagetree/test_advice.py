@@ -17,6 +17,7 @@ from app.simulation.simulator import Simulator
 from stagetree import Exponential, StudySpec, choice, loguniform, uniform
 from stagetree.advice import advice, afterthoughts
 from stagetree.advice.tuning import reachable_steps
+from stagetree.spec.tuners import RandomTuner
 from tests.plans import tried
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
@@ -174,6 +175,20 @@ def test_what_is_saved_is_said_in_steps() -> None:
     parts = [{"steps": 16, "sequence": choice([0.1, 0.4, 0.7, 1.0])}, {"sequence": decaying(uniform(0.1, 1))}]
     taken = preview(spec({"lr": {"family": "piecewise", "parts": parts}}), slots=1)
     assert taken["advice"] == [] and abs(taken["unique"] - fewer) <= 16
+
+
+def test_of_many_trials_the_first_thousand_are_compared() -> None:
+    """Ten thousand were planned three times over, which took three times as long."""
+    counts = list[int]()
+
+    def count(study: StudySpec) -> int:
+        counts.append(tuner.num_trials if isinstance(tuner := study.tuner, RandomTuner) else 0)
+        return 100_000 if len(counts) == 1 else 60_000
+
+    drawn = {"kind": "random", "num_trials": 10_000, "max_steps": 100}
+    [said] = advice(spec({"lr": uniform(0.1, 1)}, tuner=drawn), count)
+    assert said.endswith("60000 steps instead of 100000, 40% less among the first 1000 trials")
+    assert counts == [1000, 1000]
 
 
 def test_steps_that_cannot_be_counted_are_not_said() -> None:
