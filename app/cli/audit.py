@@ -14,7 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, STACK, TIMEOUT, USAGE, fail, require
+from app.cli.errors import CONFLICT, DONE, FAILED, INTERRUPTED, TIMEOUT, USAGE, fail
+from app.cli.extras import STACK, require
 from app.cli.options import DEFAULT_DIR, Output, Server, Slots, StudyId, Timeout, Trainers, is_store
 from app.cli.output import Format, one_line, plural, print_json, redact
 from app.cli.service import Documents, Service, local_server_url, open_server, server_url, study_id

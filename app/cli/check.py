@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli import study_files
-from app.cli.errors import FAILED, TRAINING, USAGE, fail, require
+from app.cli.errors import FAILED, USAGE, fail
+from app.cli.extras import TRAINING, require
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_json
 from app.embedded import PYTHON, checkout_path

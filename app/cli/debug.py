@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from app.cli.errors import TRAINING, USAGE, fail, require
+from app.cli.errors import USAGE, fail
+from app.cli.extras import TRAINING, require
 from app.cli.options import Server, Store, StudyId, Trainers, TrialNumber
 from app.cli.output import number as written
 from app.cli.service import open_study

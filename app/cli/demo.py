@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from app.cli.errors import DONE, STACK, require
+from app.cli.errors import DONE
 from app.cli.example_files import example_study
+from app.cli.extras import STACK, require
 from app.cli.options import Changes, Slots
 from app.cli.run import run
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import typer
 
-from app.cli.errors import DONE, FAILED, STORE, is_installed
+from app.cli.errors import DONE, FAILED
+from app.cli.extras import STORE, is_installed
 from app.cli.options import DEFAULT_DIR, Output, Server
 from app.cli.output import Format, one_line, print_json
 from app.cli.service import server_url

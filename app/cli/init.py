@@ -9,8 +9,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from app.cli.errors import CONFLICT, fail, is_installed
+from app.cli.errors import CONFLICT, fail
 from app.cli.example_files import STUDY, examples_folder
+from app.cli.extras import is_installed
 
 
 class StartingPoint(StrEnum):

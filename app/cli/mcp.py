@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from app.cli.errors import require
+from app.cli.extras import require
 from app.cli.options import Server
 from app.cli.service import local_server_url, server_url
 

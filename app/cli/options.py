@@ -160,7 +160,8 @@ def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
 @contextmanager
 def open_records(folder: Path | None) -> Iterator[SqlRecords]:
     """The log and rows in the database of `places`."""
-    from app.events.sql_records import Database, SqlRecords
+    from app.events.database import Database
+    from app.events.sql_records import SqlRecords
 
     records = SqlRecords(Database(places(folder)[0]))
     try:

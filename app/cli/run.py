@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli import study_files
-from app.cli.errors import STACK, USAGE, fail, report_early_interrupt, require
+from app.cli.errors import USAGE, fail, report_early_interrupt
+from app.cli.extras import STACK, require
 from app.cli.interrupted_studies import report_changed_trainer, report_resumed_studies, resume_interrupted
 from app.cli.options import (
     DEFAULT_DIR,

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.errors import USAGE, fail, require
+from app.cli.errors import USAGE, fail
+from app.cli.extras import require
 
 if TYPE_CHECKING:
     from app.registry import TrainerSource

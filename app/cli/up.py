@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import INTERRUPTED, STACK, require
+from app.cli.errors import INTERRUPTED
+from app.cli.extras import STACK, require
 from app.cli.interrupted_studies import report_resumed_studies
 from app.cli.options import DEFAULT_DIR, Host, Insecure, Port, Slots, SlotsPerGpu, Trainers
 from app.cli.output import plural

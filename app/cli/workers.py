@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import FAILED, SERVER, STACK, USAGE, fail, require
+from app.cli.errors import FAILED, USAGE, fail
+from app.cli.extras import SERVER, STACK, require
 from app.domain.slots import MOST_SHARES
 
 REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
@@ -167,7 +168,8 @@ def _has_work() -> bool:
     """Whether a study is running, by the database of the settings; True if it is unavailable."""
     from app.domain.terms import StudyState
     from app.events import DatabaseUnavailable
-    from app.events.sql_records import Database, SqlRecords
+    from app.events.database import Database
+    from app.events.sql_records import SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url, patience=settings().patience_seconds))

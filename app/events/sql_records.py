@@ -26,6 +26,3 @@ class SqlRecords:
 
     def close(self) -> None:
         self.database.dispose()
-
-
-__all__ = ["Database", "SqlRecords"]

@@ -1,4 +1,4 @@
-"""When a process ends: within a time, and with its parent."""
+"""A limit of time within which a process ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from threading import Thread
-
-from stagetree.system.processes import end_with_parent as end_with_parent
 
 EXIT_CODE = 70
 """Of a process that did not end in time."""

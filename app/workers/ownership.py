@@ -178,4 +178,4 @@ def _read_lock_id(file: IO[str]) -> str:
     return id
 
 
-__all__ = ["Owner", "Ownership", "SlotLock", "SlotTaken", "have_same_parent", "runtime_folder"]
+__all__ = ["Owner", "Ownership", "SlotLock", "have_same_parent", "runtime_folder"]

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from app.process.logs import last_line
+from stagetree.system.processes import end_with_parent
 
 if TYPE_CHECKING:
     from app.events.sql_records import SqlRecords
@@ -123,7 +124,8 @@ def has_work(*, if_unavailable: bool) -> bool:
 @contextlib.contextmanager
 def _open_records() -> Iterator[SqlRecords]:
     """Open the records and close them again, so that no fork inherits a connection."""
-    from app.events.sql_records import Database, SqlRecords
+    from app.events.database import Database
+    from app.events.sql_records import SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url))
@@ -206,8 +208,6 @@ class Prefork:
             time.sleep(LOOK_SECONDS)
 
     def _fork(self, name: str, command: Sequence[str]) -> int:
-        from app.workers.tasks import end_with_parent
-
         parent = os.getpid()
         if pid := os.fork():
             return pid

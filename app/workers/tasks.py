@@ -32,16 +32,19 @@ from celery.signals import (
 )
 
 from app.domain.slots import NAME
-from app.events.sql_records import Database, SqlRecords
+from app.events import SlotTaken
+from app.events.database import Database
+from app.events.sql_records import SqlRecords
 from app.outages import DatabaseUnavailable, LostRace
 from app.process import limits
 from app.process.logs import write_json
 from app.settings import settings
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
-from app.workers.ownership import Ownership, SlotLock, SlotTaken
+from app.workers.ownership import Ownership, SlotLock
 from app.workers.roles import SchedulerRole, make_slot, slot_device
 from app.workers.slot.device import NoDevice
 from app.workers.threads import Notifier
+from stagetree.system.processes import end_with_parent
 
 if TYPE_CHECKING:
     from app.workers.slot.slot import Slot
@@ -186,9 +189,9 @@ def close_process(**_: Any) -> None:
 
 
 @beat_embedded_init.connect  # Beat is a process of its own, and would outlive a killed worker
-def end_with_parent(**_: Any) -> None:
+def end_beat_with_parent(**_: Any) -> None:
     """Die with the parent process, however it dies."""
-    limits.end_with_parent()
+    end_with_parent()
 
 
 def _queue() -> str:

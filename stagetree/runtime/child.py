@@ -32,6 +32,7 @@ from stagetree.runtime.machine import Machine, print_to
 from stagetree.runtime.model import HpTimeline, LaunchedTrainer, Model
 from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.wire import Wire
+from stagetree.system.processes import prefer_for_killing
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.data import DataTrainer
 from stagetree.trainer.ranks import group
@@ -41,7 +42,7 @@ def run(wire: Wire) -> int:
     """Serve commands until `exit`, or until the slot is gone."""
     machine.log_to_stderr()
     machine.refuse_breakpoints()
-    machine.prefer_for_killing()
+    prefer_for_killing()
     inexact_reasons.watch()
     held = machine.spread_addresses()
     try:

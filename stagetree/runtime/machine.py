@@ -18,9 +18,7 @@ import torch
 from stagetree.packing.recordings import enable_recording
 from stagetree.system.files import loaded_libraries
 from stagetree.system.memory import available_bytes, keep_freed_memory, take_peak_bytes
-from stagetree.system.processes import end_with_parent as end_with_parent  # settings of the process, too
 from stagetree.system.processes import fields_of_processor
-from stagetree.system.processes import prefer_for_killing as prefer_for_killing
 
 MOST_HELD, SMALL_BYTES, BYTES_OF_EMPTY = 251, 512, sys.getsizeof(b"")
 """The most objects of a size to hold; up to SMALL_BYTES Python allocates from memory of its own."""

@@ -22,20 +22,14 @@ from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import imports_of
-from stagetree.runtime.machine import (
-    Machine,
-    end_with_parent,
-    log_to_stderr,
-    prefer_for_killing,
-    print_to,
-    refuse_breakpoints,
-)
+from stagetree.runtime.machine import Machine, log_to_stderr, print_to, refuse_breakpoints
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.scripts.rank_processes import SOCKET
 from stagetree.runtime.scripts.script_trainer import script_trainer
 from stagetree.runtime.scripts.step_grant import Grant, GrantLost
 from stagetree.runtime.wire import Message, Wire
+from stagetree.system.processes import end_with_parent, prefer_for_killing
 from stagetree.trainer import generators
 
 
