@@ -15,7 +15,7 @@ from app.domain.events import ExactnessTested, Stage
 from app.domain.outstanding_requests import evaluations_by_part
 from app.domain.search_plan import Node, Resumption, SearchPlan, Trial, Value, Witness, resumption_at
 from app.domain.stage_tree import Place
-from app.domain.terms import NodeId, StudyId, VerificationKind
+from app.domain.terms import StudyId, VerificationKind
 from app.domain.trainer_check import MAX_FAILED_VERIFICATIONS, trial_through, untried_roots
 from app.exactness import open_suspicions
 from app.scheduling.frontier import Frontier, Span
@@ -179,8 +179,8 @@ def verify_path(
     comparisons = tuple(filter(None, (_comparison(plan, plan.nodes[name], step, trial) for name, step in places)))
     if not comparisons:
         return None
-    ends = [(NodeId(each.node), each.step) for each in comparisons]
-    stages = tuple(_stages(plan, node, begin, ends, comparisons, lead.study))
+    evaluations = {(each.node, each.step) for each in comparisons if each.metrics is not None} if trial else None
+    stages = tuple(_stages(plan, node, begin, comparisons[-1].step, evaluations, lead.study))
     ignored = tuple(evaluation_changes(plan)) if kind == VerificationKind.WHOLE else ()
     suspects = _suspects(plan, lead) if kind == VerificationKind.WHOLE else ()
     origin = _resume_before(plan, node, end) if kind == VerificationKind.WHOLE else None
@@ -203,18 +203,15 @@ def evaluation_changes(plan: SearchPlan) -> list[str]:
 
 
 def _stages(
-    plan: SearchPlan,
-    node: Node,
-    begin: int,
-    places: Sequence[Place],
-    comparisons: Sequence[Comparison],
-    study: StudyId,
+    plan: SearchPlan, node: Node, begin: int, last: int, evaluations: set[tuple[str, int]] | None, study: StudyId
 ) -> Iterator[Stage]:
-    measured = {(each.node, each.step) for each in comparisons if each.metrics is not None}
-    for each, end in plan.path_to(node.id, places[-1][1]):
+    """The stages up to step `last`, with these evaluations; None for all on record."""
+    for each, end in plan.path_to(node.id, last):
         if end > begin:
-            steps = tuple(step for name, step in places if name == each.id and (name, step) in measured)
-            yield Stage(node=each.id, start=max(each.start, begin), end=end, study=study, evaluate=steps)
+            start = max(each.start, begin)
+            there = (step for step in sorted(each.metrics) if start < step <= end)
+            steps = tuple(step for step in there if evaluations is None or (each.id, step) in evaluations)
+            yield Stage(node=each.id, start=start, end=end, study=study, evaluate=steps)
 
 
 def _is_known_inexact(plan: SearchPlan, node: Node, begin: int, end: int) -> bool:

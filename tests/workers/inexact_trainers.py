@@ -44,6 +44,40 @@ class Right(Trainer):
         self.weights, self.count = state["weights"].clone(), state["count"]
 
 
+class Ordinary(Trainer):
+    """A network with dropout and an optimizer, whose mode each step and each evaluation set, and a list of scores."""
+
+    name = "ordinary"
+
+    def __init__(self, *, seed: int, device: str) -> None:
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.scores: list[float] = []
+
+    def setup(self, hp: dict[str, Any]) -> None:
+        self.optimizer.param_groups[0]["lr"] = hp["lr"] / 100
+
+    def train(self) -> None:
+        self.net.train()
+        self.optimizer.zero_grad()
+        self.net(torch.randn(8, 4)).square().mean().backward()
+        self.optimizer.step()
+        self.scores.clear()
+
+    def evaluate(self) -> dict[str, float]:
+        self.net.eval()
+        with torch.no_grad():
+            self.scores.append(float(self.net(torch.ones(1, 4))))
+        return {"score": self.scores[-1]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
 class Forgetful(Right):
     """How many steps there were is not in its state."""
 

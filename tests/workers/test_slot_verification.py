@@ -23,7 +23,19 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 
 TRAINERS = str(Path(__file__).parent / "inexact_trainers.py")
-NAMES = ("right", "forgetful", "idle", "global", "drawing", "watched", "unloadable", "failing", "leaving", "silent")
+NAMES = (
+    "right",
+    "ordinary",
+    "forgetful",
+    "idle",
+    "global",
+    "drawing",
+    "watched",
+    "unloadable",
+    "failing",
+    "leaving",
+    "silent",
+)
 RUNTIME = Path(__file__).parents[1] / "runtime"
 
 
@@ -77,6 +89,14 @@ def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
     alone = proving.run(proving.submit(study("right", merge=False, check=False)))
     assert proving.values(alone.id) == proving.values(done.id)
     assert is_identical(proving, done.id)
+
+
+def test_the_mode_of_a_network_and_the_order_of_a_group_are_no_suspicion(proving: Cluster) -> None:
+    """They cost each ordinary trainer a whole trial: it was compared before its last evaluation, and not behind it."""
+    done = proving.run(proving.submit(study("ordinary", eval_every=1)))
+    compared = found(proving, "handover")
+    assert compared and not any(test.difference or test.stray or test.unproven for test in compared)
+    assert not done.isolated
 
 
 @pytest.mark.slow

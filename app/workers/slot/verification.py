@@ -185,11 +185,11 @@ class VerificationLane(Lane):
         looks = self._kind == VerificationKind.HANDOVER
         while self._waiting:
             at = self._waiting[0]
-            bench.train(at.step)
+            metrics = self._train_to(bench, at)
             with ExitStack() as held:
                 mine = held.enter_context(closing(bench.save(look=looks))) if at.key else None
                 try:
-                    compared = bench.compare_with_record(mine, at)
+                    compared = bench.compare_with_record(mine, metrics, at)
                 except CheckpointUnreadable as gone:
                     if len(self._waiting) == 1:
                         raise
@@ -202,6 +202,19 @@ class VerificationLane(Lane):
             if difference:
                 self._waiting.clear()
 
+    def _train_to(self, bench: Bench, at: Comparison) -> dict[str, float | None] | None:
+        """Train to a comparison, and evaluate where the recorded training did, before its state was saved.
+
+        An evaluation changes what a trainer holds, such as the mode of its model. Returns the last metrics, if they are
+        compared.
+        """
+        measured = {step for stage in self.work.stages for step in stage.evaluate}
+        for step in sorted(each for each in measured if bench.step < each < at.step):
+            bench.train(step)
+            bench.evaluate()
+        bench.train(at.step)
+        return None if at.metrics is None else bench.evaluate()
+
     def _explain(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause."""
         text = compared.difference
@@ -213,7 +226,7 @@ class VerificationLane(Lane):
             stray = self._stray_when_loaded(bench) or stray
             if mine is not None and not is_of_metrics(text):
                 bench.build()  # the save above may have changed the model
-                bench.train(at.step)
+                self._train_to(bench, at)
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:
                         return f"{text}. {UNREPEATABLE}"

@@ -135,16 +135,18 @@ class Bench:
         with closing(self.read(at.resume_point)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
-    def compare_with_record(self, mine: State | None, at: Comparison) -> Compared:
+    def compare_with_record(
+        self, mine: State | None, metrics: dict[str, float | None] | None, at: Comparison
+    ) -> Compared:
         """Compare the model's state or metrics with the record, and the trainers' other held objects.
 
-        mine: the state, if it is compared. Raises `Inconclusive` if a difference may not be the trainer's fault, and
-            `CheckpointUnreadable`.
+        mine, metrics: what is compared of them. Raises `Inconclusive` if a difference may not be the trainer's fault,
+            and `CheckpointUnreadable`.
         """
         comparison = NOT_KEPT if mine is None else self.compare_stored(mine, at)
         text = comparison.difference
-        if not text and at.metrics is not None:
-            text = other_metrics(at.metrics, self.evaluate(), of_equal_weights=bool(at.key))
+        if not text and at.metrics is not None and metrics is not None:
+            text = other_metrics(at.metrics, metrics, of_equal_weights=bool(at.key))
         if text and mine is None:
             comparison = self._compare_origin()
         if text and comparison.elsewhere:

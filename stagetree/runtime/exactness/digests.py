@@ -95,7 +95,8 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
     with suppress(AttributeError):
         inside = object.__getattribute__(value, "__dict__")
     if isinstance(inside, dict):
-        yield from ((str(name), inner) for name, inner in list(inside.items()))
+        groups = "param_groups" if isinstance(value, torch.optim.Optimizer) else None
+        yield from ((str(name), _in_order(inner) if name == groups else inner) for name, inner in list(inside.items()))
     for kind in type(value).__mro__:
         named = vars(kind).get("__slots__", ())
         for name in [named] if isinstance(named, str) else named:
@@ -103,6 +104,13 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
             slot = f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
             with suppress(AttributeError):  # nothing was put there yet
                 yield name, object.__getattribute__(value, slot)
+
+
+def _in_order(groups: Any) -> Any:
+    """An optimizer's groups with their keys in order: loading a state puts `params` last."""
+    if not (type(groups) is list and all(type(group) is dict for group in groups)):
+        return groups
+    return [{name: group[name] for name in sorted(group, key=str)} for group in groups]
 
 
 def is_ours(value: Any) -> bool:
