@@ -147,6 +147,8 @@ def _stage_text(stage: UnderWay, slot: Slot | None, now: float) -> str:
     since = f", {elapsed_text(stage.since, now)}" if stage.since else ""
     if slot is not None and slot.state == "lost":
         return f"{stage.slot}: silent, its worker is lost; had {served} at step {stage.step} of {stage.end}{since}"
+    if stage.proof is not None:
+        return f"{stage.slot}: verifies {served}, step {stage.step} of {stage.end}{since}"
     begun = f"trains {served}, step {stage.step} of {stage.end}" if stage.step > stage.start else f"starts {served}"
     return f"{stage.slot}: {begun}{since}"
 

@@ -47,7 +47,8 @@ TRIAL_DETAIL: Json = {
 LISTED: Json = {"study": "digits-grid-3f9c1a", "name": "digits-grid", "state": "running", "submitted_at": 1789000000.0}
 LISTED |= {"plan": "plan-0f6a2c9d8b7e4a51", "slots": {"used": 2, "due": 1.5}, "tags": ["paper"]}
 UNDER_WAY: Json = {"slot": "gpu0", "members": [], "study": "digits-grid-3f9c1a", "node": NODE, "start": 20, "end": 40}
-UNDER_WAY |= {"step": 31, "since": 1789000100.0, "trials": [3, 4], "trial_count": 2, "forms": {"bs": "64", "lr": "0.1"}}
+UNDER_WAY |= {"step": 31, "since": 1789000100.0, "proof": None, "trials": [3, 4], "trial_count": 2}
+UNDER_WAY["forms"] = {"bs": "64", "lr": "0.1"}
 PROGRESS: Json = {
     "trials": {"done": 1, "resting": 0, "expected": 4},
     "steps": {"done": 82, "expected": 104},

@@ -156,9 +156,11 @@ def _slot(run: Json) -> tuple[RenderableType, ...]:
 
 
 def _trials_text(run: Json) -> str:
-    """The trials that the stage serves."""
+    """The trials that the stage serves or verifies."""
     if not run["trials"]:
-        return "another study's"
+        return "verification" if run.get("proof") else "another study's"
     if run["trial_count"] == 1:
-        return f"trial {run['trials'][0]}"
+        return f"{'verifies ' if run.get('proof') else ''}trial {run['trials'][0]}"
+    if run.get("proof"):
+        return f"verifies {plural(run['trial_count'], 'trial')}"
     return f"trial {run['trials'][0]} and {run['trial_count'] - 1} more"

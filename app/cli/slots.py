@@ -42,6 +42,8 @@ def slot_row(slot: Json) -> tuple[Any, ...]:
     """A slot's row in the table; a lent slot shows the trial it helps."""
     stage, loan = slot["stage"], slot["lent_to"]
     steps, study = stage and f"{stage['step']} of {stage['start']} to {stage['end']}", slot["study"]
+    if stage and stage.get("proof"):
+        steps = f"{steps}, verification"
     if loan:
         steps, study = f"trial {loan['trial']}, with {loan['slot']}", loan["study"]
     return slot["name"], slot["device"], slot["host"], slot["state"], study, steps

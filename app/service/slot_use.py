@@ -103,7 +103,9 @@ def _current_stage(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
         return None, None
     stage = chain.stages[chain.index]
     step = min(max(chain.step, stage.start), stage.end)
-    return SlotStage(node=stage.node, start=stage.start, end=stage.end, step=step), stage.study
+    order = None if isinstance(chain.assignment, Unreadable) else chain.assignment.proof
+    proof = order and order.kind
+    return SlotStage(node=stage.node, start=stage.start, end=stage.end, step=step, proof=proof), stage.study
 
 
 MOST_STAGES = 2_000

@@ -63,6 +63,9 @@ class SlotStage(Answer):
     start: int
     end: int
     step: int
+    proof: str | None = Field(
+        None, description="the kind of verification, if finished steps are trained again; null for training"
+    )
 
 
 class SlotLoan(Answer):

@@ -90,8 +90,11 @@ class UnderWay(Answer, needs=("slot", "node", "start", "end", "step")):
     end: int
     step: int = Field(description="the last trained step, as of the worker's last heartbeat")
     since: float = Field(default=0.0, description="when the slot was given this work, in Unix seconds")
-    trials: list[int] = Field(description="the first of the study's trials that it serves")
-    trial_count: int = Field(description="the number of trials that it serves")
+    proof: str | None = Field(
+        default=None, description="the kind of verification, if finished steps are trained again; null for training"
+    )
+    trials: list[int] = Field(description="the first of the study's trials that it serves or verifies")
+    trial_count: int = Field(description="the number of trials that it serves or verifies")
     forms: dict[str, str] = Field(description="a description of each hyper-parameter there")
 
 

@@ -104,9 +104,11 @@ def _slots(running: list[UnderWay]) -> Iterator[tuple[str, str]]:
 
 
 def _served(run: UnderWay) -> str:
-    """The trials that a stage is trained for."""
+    """The trials that a stage serves or verifies."""
     if not run.trials:
-        return "another study's"
+        return "verification" if run.proof else "another study's"
+    if run.proof:
+        return "verifies " + (f"trial {run.trials[0]}" if run.trial_count == 1 else f"{run.trial_count} trials")
     return f"trial {run.trials[0]}" if run.trial_count == 1 else f"{run.trial_count} trials share it"
 
 

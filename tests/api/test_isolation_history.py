@@ -44,6 +44,19 @@ def proof(workers: Workers, study: str, kind: VerificationKind = VerificationKin
     return chain
 
 
+def test_a_verification_is_told_from_training(http: TestClient, tuned: str, workers: Workers) -> None:
+    """It was shown like training, and its steps counted among those of the study."""
+    workers.tune(tuned)
+    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
+    before = http.get(f"/studies/{tuned}").json()["progress"]["steps"]
+    proof(workers, tuned)
+    workers.assign(tuned, 1)
+    progress = http.get(f"/studies/{tuned}").json()["progress"]
+    told = [(each["slot"], each["proof"], each["trials"]) for each in progress["running"]]
+    assert told == [("gpu1", "whole", [0, 1]), ("gpu0", None, [1])]
+    assert progress["steps"] == before
+
+
 def end(workers: Workers, study: str, chain: ChainId) -> None:
     workers.record(study, e.ChainEnded(chain=chain, outcome=ChainOutcome.DONE, steps=40, seconds=6.0))
 

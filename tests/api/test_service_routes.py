@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from assignments import stage, work
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, make_url, text
 
 from app.domain import commands as c
+from app.domain.chain_assignment import VerificationOrder
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.main import create_app
@@ -50,9 +52,19 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
     }
     assert (busy["name"], busy["state"], busy["chain"], busy["study"]) == ("gpu1", "busy", chain, tuned)
     node = workers.plan(tuned).studies[tuned].trials[1].path[0]
-    assert busy["stage"] == {"node": node, "start": 0, "end": 40, "step": 9}
+    assert busy["stage"] == {"node": node, "start": 0, "end": 40, "step": 9, "proof": None}
     workers.beat(chain, 1, 40)
     assert http.get("/slots").json()["items"][1]["stage"] is None
+
+
+def test_a_slot_that_verifies_says_so(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
+    """It was shown like one that trains."""
+    node = workers.plan(tuned).studies[tuned].trials[1].path[0]
+    with use.records.write() as rows:
+        rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="there", pid=2)
+        order = work(stage(node, 0, 40, tuned), proof=VerificationOrder("whole"))
+        rows.chains.assign("proof", workers.stream(tuned), "gpu0", order, 600)
+    assert http.get("/slots").json()["items"][0]["stage"]["proof"] == "whole"
 
 
 def test_what_a_slot_waits_for_is_said_of_the_study_and_of_the_trials_that_need_it(

@@ -85,6 +85,7 @@ def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> No
     node = workers.plan(tuned).studies[tuned].trials[0].path[0]
     stage = {"slot": "gpu0", "study": tuned, "node": node, "start": 0, "end": 20, "step": 7, "since": 1.0}
     under_way = {**stage, "members": [], "trials": [0, 1], "trial_count": 2, "forms": {"bs": "64", "lr": "0.1"}}
+    under_way |= {"proof": None}
     assert shown["progress"] == {
         "trials": {"done": 0, "resting": 0, "expected": 2},
         "steps": {"done": 7, "expected": 60},

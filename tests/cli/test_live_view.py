@@ -66,6 +66,13 @@ def test_it_says_what_matters() -> None:
     assert "trial 3 and 1 more" in text and "bs 64  lr 0.1" in text
 
 
+def test_a_verification_is_told_from_training() -> None:
+    verified = examples.UNDER_WAY | {"proof": "whole"}
+    of_another = verified | {"trials": [], "trial_count": 0}
+    text = "\n".join(drawn(study(progress=examples.PROGRESS | {"running": [verified, of_another]}), 120, 24))
+    assert "verifies 2 trials" in text and "verification" in text and "another study's" not in text
+
+
 def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
     """Of 40 trials under ASHA, with failures, rungs and steps that were repeated."""
     cost = examples.STUDY["cost"] | {"saved_by_sharing": 0.54, "saved_by_stopping": 0.98, "repeated": 12, "retried": 9}

@@ -36,3 +36,9 @@ def test_a_slot_that_waits_says_for_what(stagetree: Stagetree, monkeypatch: pyte
     header, first, second = stagetree("slots").out.splitlines()
     assert header.split()[-1] == ("note" if note else "steps")
     assert second.endswith(note or "-") and first.endswith("-")
+
+
+def test_a_verification_is_told_from_training() -> None:
+    stage = {"node": "n", "start": 0, "end": 8, "step": 3}
+    told = [slots.slot_row(SLOT | {"stage": stage | {"proof": proof}})[-1] for proof in (None, "whole")]
+    assert told == ["3 of 0 to 8", "3 of 0 to 8, verification"]

@@ -38,6 +38,11 @@ def test_it_says_what_matters() -> None:
     assert "about" not in shown(state="completed", progress=examples.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
 
 
+def test_a_verification_is_told_from_training() -> None:
+    progress = examples.PROGRESS | {"running": [examples.UNDER_WAY | {"proof": "whole"}]}
+    assert "verifies 2 trials" in shown(progress=progress)
+
+
 def test_slots_beyond_a_screen_are_counted() -> None:
     assert "cpu15" in shown(18) and "cpu16" not in shown(18)
     assert "and 2 more slots" in shown(18)

@@ -10,7 +10,7 @@ import { ladderEdges, MAX_FULL_ROWS, ladderRows, type Row } from "../src/layout/
 import { createAxis, resultAxis, brushedRows, formatBrushes, parseBrushes } from "../src/layout/parallel.ts";
 import { loggedLines } from "../src/parts/logged_lines.ts";
 import { basisText, defaultRung, rungNames, tunerFields } from "../src/layout/rungs.ts";
-import { reasonText, eventText } from "../src/layout/sentences.ts";
+import { reasonText, eventText, servedText } from "../src/layout/sentences.ts";
 import { configurationText } from "../src/layout/configuration.ts";
 import { timeAxis, busyShare, chromeTrace, laneNames, axisPosition } from "../src/layout/timeline.ts";
 import { currentRoute, formatRoute, parseRoute } from "../src/route.ts";
@@ -194,6 +194,12 @@ test("texts of events and reasons", () => {
   assert.equal(reasonText({}), "");
   const median = { best: 0.9, median: 0.8 };
   assert.deepEqual([reasonText(median), reasonText(median, true)], ["its best 0.9 is worse than the median 0.8", "its best 0.9 is no worse than the median 0.8"]);
+});
+
+test("a stage trains trials, or verifies them", () => {
+  const served = (proof: string | null, trial_count: number) => servedText({ proof, trials: [3, 4].slice(0, trial_count), trial_count });
+  assert.deepEqual([served(null, 1), served(null, 2), served(null, 0)], ["trial 3", "2 trials", "another study's"]);
+  assert.deepEqual([served("whole", 1), served("handover", 2), served("audit", 0), served("check", 2)], ["verifies trial 3", "verifies 2 trials", "verifies another study", "checks the trainer"]);
 });
 
 test("texts of numbers and durations", () => {

@@ -5,7 +5,7 @@ Also its packs, its origin and inputs, and its software.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain import accounting, results
@@ -183,7 +183,7 @@ def _expected_trials(study: Study, expected: Forecast | None) -> int | None:
 def _steps(plan: SearchPlan, study: Study, running: Sequence[UnderWay], expected: Forecast | None) -> StepsDone:
     """The unique steps that are trained, including running ones, and the expected total."""
     trained, left = accounting.recorded_steps(plan, study), _outstanding(plan, study)
-    under_way = sum(run.step - run.start for run in running if run.study == study.id)
+    under_way = sum(run.step - run.start for run in running if run.study == study.id and run.proof is None)
     to_come = max(0, expected.steps - study.unique) if expected and not study.is_final else 0
     return StepsDone(done=trained + min(under_way, left), expected=trained + left + to_come)
 
@@ -229,27 +229,33 @@ def _last_decision(study: Study) -> Decision | None:
 def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> Iterator[UnderWay]:
     chains = [chain for chain in plan.chains.values() if not chain.is_trained]
     nodes = {chain.stages[chain.index].node for chain in chains} & study.max_step_by_node.keys()
-    passing = _passing(study, nodes)
+    verifies = any(chain.proof is not None for chain in chains)
+    passing = _passing(study, nodes, tuple(TrialState) if verifies else (TrialState.ACTIVE,))
     for chain in chains:
         if (node := chain.stages[chain.index].node) in nodes:
             yield _running_stage(plan, chain, passing[node], reached.get(chain.id, 0))
 
 
-def _passing(study: Study, nodes: set[NodeId]) -> dict[NodeId, list[Trial]]:
-    """The study's active trials, by the nodes on their paths."""
+def _passing(study: Study, nodes: set[NodeId], states: Collection[TrialState]) -> dict[NodeId, list[Trial]]:
+    """The study's trials in these states, by the nodes on their paths."""
     by_node: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
     for trial in study.trials:
-        if trial.state == TrialState.ACTIVE:
+        if trial.state in states:
             for node in nodes.intersection(trial.passes):
                 by_node[node].append(trial)
     return by_node
 
 
 def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:
-    """A slot's running stage, and the trials it serves. `study` is charged for it."""
+    """A slot's running stage, and the active trials it serves or the trials it verifies. `study` is charged for it."""
     stage = chain.stages[chain.index]
     step = min(max(reached, stage.start), stage.end)
-    served = [trial.number for trial in passing if trial.steps > stage.start]
+    all_states = chain.proof is not None
+    served = [
+        trial.number
+        for trial in passing
+        if trial.steps > stage.start and (all_states or trial.state == TrialState.ACTIVE)
+    ]
     forms = plan.nodes[stage.node].segment.forms
     return UnderWay(
         slot=chain.slot,
@@ -260,6 +266,7 @@ def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached
         end=stage.end,
         step=step,
         since=chain.at,
+        proof=chain.proof,
         trials=served[:NAMED],
         trial_count=len(served),
         forms={name: form_text(form) for name, form in sorted(forms.items())},

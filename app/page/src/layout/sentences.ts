@@ -1,6 +1,6 @@
 /** One-line texts of events and of decision reasons. */
 import { number, plural } from "../format.ts";
-import type { LoggedEvent } from "../types.ts";
+import type { LoggedEvent, Study } from "../types.ts";
 
 type Data = Record<string, unknown>;
 
@@ -71,6 +71,13 @@ function comparisonText(data: Data): string {
 
 export function eventText(event: LoggedEvent): string {
   return EVENT_TEXTS[event.type]?.(event.data as Data) ?? event.type;
+}
+
+/** What a stage is for: the trials that it trains, or those that it trains again to verify them. */
+export function servedText({ proof, trials, trial_count }: Pick<Study["progress"]["running"][number], "proof" | "trials" | "trial_count">): string {
+  const served = trial_count > 1 ? plural(trial_count, "trial") : trials.length ? `trial ${trials[0]}` : "";
+  if (proof === "check") return "checks the trainer";
+  return proof ? `verifies ${served || "another study"}` : served || "another study's";
 }
 
 /** The tuner's reason as text. The reason of a promotion names the rung that it leads to; the text names the rung of the rank. */

@@ -1,6 +1,6 @@
 /** What the slots train for a study now, its latest events, and how it ended. */
 import { count, percent, timeText } from "../format.ts";
-import { eventText } from "../layout/sentences.ts";
+import { eventText, servedText } from "../layout/sentences.ts";
 import { lastEvents } from "../live.ts";
 import { Panel } from "../parts/panel.tsx";
 import { studyLink } from "../route.ts";
@@ -22,7 +22,7 @@ export function Running({ study }: { study: Study }) {
             <b>{stage.slot}</b>
             <progress value={stage.step - stage.start} max={Math.max(1, stage.end - stage.start)} aria-label={`${stage.slot}: step ${stage.step}`} />
             <span>
-              {stage.trial_count > 1 ? `${stage.trial_count} trials` : `trial ${stage.trials[0] ?? "?"}`}, step {count(stage.step)} of {count(stage.end)}
+              {servedText(stage)}, step {count(stage.step)} of {count(stage.end)}
               {stage.members.length > 0 && `, with ${stage.members.join(", ")}`}
             </span>
           </li>

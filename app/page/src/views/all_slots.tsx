@@ -78,7 +78,7 @@ function Row({ slot, error }: { slot: Slot; error: Slot["estimate_error"] | unde
       <td>
         {slot.stage ? (
           <>
-            step {slot.stage.step} of {slot.stage.end}{" "}
+            {slot.stage.proof && "verification, "}step {slot.stage.step} of {slot.stage.end}{" "}
             <progress value={slot.stage.step - slot.stage.start} max={Math.max(1, slot.stage.end - slot.stage.start)} aria-label={`${slot.name}: step ${slot.stage.step}`} />
           </>
         ) : slot.lent_to ? (
