@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 from addresses import choose, reported, turn_to
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from stacks import TOYS, Cluster, Service, wait_for
 from toys import grid, held, trials
 
 from app.embedded import Embedded
 from app.embedded.machine import reserve
 from stagetree.client import Client
+
+PRICED = re.compile(r"^2 new steps of 8; 6 are shared(, and \d are trained again)?\.$")
+"""As the server answers; a state may be kept at the step."""
 
 
 @pytest.mark.slow
@@ -95,6 +98,62 @@ def test_the_price_of_a_branch_is_told_before_it_is_made(open_page: Callable[...
     dialog.get_by_role("button", name="Branch").click()
     reported(page, "Branched as trial 1: 2 new steps.")
     assert len(stack.wait(study)["trials"]) == 2
+
+
+@pytest.mark.slow
+def test_a_click_on_a_line_of_the_tree_branches_off_there(open_page: Callable[..., Page], stack: Service) -> None:
+    """It was done from the page of a trial only, at a step by hand."""
+    study = str(stack.run(trials("page-branch-line", ({"lr": 0.1}, 8)))["study"])
+    page = open_page(f"{stack.url}/#/studies/{study}/tree?x=linear")
+    place = on_the_line(page, page.get_by_role("img", name="Rung tree"), 6 / 8)
+    expect(page.locator(".tip")).to_contain_text("Click to branch off trial 0 after step 6: 2 new steps")
+    page.mouse.click(*place)
+    branch_off(page, stack, study)
+
+
+@pytest.mark.slow
+def test_a_click_with_shift_on_a_bar_of_the_tree_branches_off_there(
+    open_page: Callable[..., Page], stack: Service
+) -> None:
+    study = str(stack.run(trials("page-branch-bar", ({"lr": 0.1}, 8)))["study"])
+    page = open_page(f"{stack.url}/#/studies/{study}/tree/stages")
+    bars = page.get_by_role("img", name="The tree by steps")
+    expect(bars).to_be_visible()
+    box = bars.bounding_box()
+    assert box is not None
+    place = box["x"] + 8 + (box["width"] - 16) * 6 / 8, box["y"] + box["height"] / 2
+    page.mouse.move(*place)
+    expect(page.locator(".tip")).to_contain_text("Shift and click to branch off trial 0 after step 6: 2 new steps")
+    page.keyboard.down("Shift")
+    page.mouse.click(*place)
+    page.keyboard.up("Shift")
+    branch_off(page, stack, study)
+
+
+def on_the_line(page: Page, drawing: Locator, part: float) -> tuple[float, float]:
+    """A place on the only line, at a part of the steps from left to right."""
+    expect(drawing).to_be_visible()
+    box = drawing.bounding_box()
+    assert box is not None
+    x = box["x"] + 52 + (box["width"] - 52 - 16) * part
+    for y in range(30, int(box["height"]) - 40, 6):
+        page.mouse.move(x, box["y"] + y)
+        page.evaluate("new Promise(requestAnimationFrame)")
+        if page.locator(".tip").filter(has_text="branch off").count():
+            return x, box["y"] + y
+    raise AssertionError("there is no line")
+
+
+def branch_off(page: Page, stack: Service, study: str) -> None:
+    """The dialog is filled in but for what differs, and makes the branch."""
+    dialog = page.get_by_role("dialog", name="Branch off trial 0")
+    expect(dialog.get_by_label("After step")).to_have_value("6")
+    expect(dialog.get_by_role("status")).to_contain_text("2 new steps of 8; 6 are shared")
+    dialog.get_by_label("What differs").fill("lr = 0.5")
+    expect(dialog.get_by_role("status")).to_have_text(PRICED)
+    dialog.get_by_role("button", name="Branch").click()
+    reported(page, "Branched as trial 1: 2 new steps.")
+    assert [trial["steps"] for trial in stack.wait(study)["trials"]] == [8, 8]
 
 
 @pytest.mark.slow

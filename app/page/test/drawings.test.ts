@@ -3,8 +3,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { axisNumber } from "../src/format.ts";
 import { icicle, savedSteps } from "../src/layout/icicle.ts";
-import { commonValues, trialCurve, isOnPath, nodePath, trialPath, rungTree, pathEnds, meanAndRepeatTrees } from "../src/layout/rung_tree.ts";
-import { countHidden, hiddenText, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
+import { branchPoint, commonValues, trialCurve, isOnPath, nodePath, trialPath, rungTree, pathEnds, meanAndRepeatTrees } from "../src/layout/rung_tree.ts";
+import { countHidden, hiddenText, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepAt, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
 import { drawEnds, drawLines, treeScales } from "../src/parts/rung_tree_painting.ts";
 import { freeBoxes, labelCapacity, spreadPlaces } from "../src/layout/end_labels.ts";
 import { paintPlot } from "../src/parts/plot_painting.ts";
@@ -54,6 +54,18 @@ for (const seed of SEEDS) {
         }
       });
     });
+  });
+
+  test(`rung tree ${seed}: a branch begins at a step that its trial has trained`, () => {
+    const trials = tree.trials.node.map((_, trial) => trial);
+    for (const { node, x0, x1 } of rungTree(tree).segments) {
+      for (let step = Math.ceil(x0); step <= x1; step += 1) {
+        const point = branchPoint(tree, trials, node, step)!;
+        assert.equal(point.at, Math.max(1, step));
+        assert.ok(trialPath(tree, point.trial).includes(node) && leaves(point.trial, node) >= point.at);
+      }
+    }
+    assert.equal(branchPoint(tree, [], 0, 1), null);
   });
 
   test(`icicle ${seed}: bars cover each step of each trial once`, () => {
@@ -239,4 +251,11 @@ test("what is drawn on a canvas is written as SVG", () => {
   assert.ok(context.text.includes('<path d="M3 5a2 2 0 1 0 4 0a2 2 0 1 0 -4 0" fill="red"/>'));
   assert.ok(context.text.includes('<rect x="0" y="0" width="1" height="1" fill="red" opacity="0.5"/>'));
   assert.ok(!context.text.includes("<text"));
+});
+
+test("a place in pixels is the step that is drawn there", () => {
+  for (const isLog of [false, true]) {
+    const range: [number, number] = [52, 900];
+    for (const step of [0, 1, 7, 81]) assert.ok(Math.abs(stepAt(81, range, isLog)(stepScale(81, range, isLog)(step)) - step) < 1e-9);
+  }
 });

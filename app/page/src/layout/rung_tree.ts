@@ -222,6 +222,29 @@ export function repeatNodes({ trials }: Tree, trial: number): number[] {
   return [trials.node[trial] ?? -1, ...(trials.repeats?.[trial] ?? [])];
 }
 
+/** A step of a trial at which another one may branch off. */
+export interface BranchPoint {
+  trial: number;
+  at: number;
+}
+
+/** The first of the trials that passes a node at a step after its first one, trained that far. Null if there is none. */
+export function branchPoint(tree: Tree, trials: number[], node: number, step: number): BranchPoint | null {
+  const at = Math.max(1, Math.min(step, tree.nodes.trained[node]!));
+  const trial = trials.find((each) => exitStep(tree, each, node) >= at);
+  return trial === undefined || at < tree.nodes.start[node]! ? null : { trial, at };
+}
+
+/** The step at which a trial leaves a node; -1 if it does not pass it. */
+function exitStep({ nodes, trials }: Tree, trial: number, wanted: number): number {
+  let until = trials.steps[trial] ?? -1;
+  for (let node = trials.node[trial] ?? -1; node >= 0; node = nodes.parent[node]!) {
+    if (node === wanted) return until;
+    until = nodes.start[node]!;
+  }
+  return -1;
+}
+
 /** The nodes of some trials, each with the last step at which one of them leaves it. */
 export function pathEnds(tree: Tree, trials: number[]): Map<number, number> {
   const found = new Map<number, number>();

@@ -23,6 +23,13 @@ export function stepScale(most: number, range: [number, number], isLog: boolean)
   return (step) => scale(Math.log2(1 + Math.max(0, step)));
 }
 
+/** The step at a place in pixels: the inverse of `stepScale`. */
+export function stepAt(most: number, [from, to]: [number, number], isLog: boolean): (pixel: number) => number {
+  const share = (pixel: number) => (pixel - from) / (to - from || 1);
+  if (!isLog) return (pixel) => share(pixel) * Math.max(1, most);
+  return (pixel) => 2 ** (share(pixel) * Math.log2(1 + Math.max(1, most))) - 1;
+}
+
 /** `robustRange` of the logarithms. All values must be positive. */
 export function robustLogRange(values: number[], isWhole = false, mode = ""): [number, number] {
   const [low, high] = robustRange(values.map(Math.log), isWhole, mode);

@@ -12,7 +12,7 @@ interface Props {
   draw: (context: CanvasRenderingContext2D, size: Size, colours: Palette) => void;
   onPoint?: (x: number, y: number, event: PointerEvent) => void;
   onLeave?: () => void;
-  onPick?: (x: number, y: number) => void;
+  onPick?: (x: number, y: number, event: MouseEvent) => void;
   onKeyDown?: (event: KeyboardEvent) => void;
   onWheel?: (event: WheelEvent) => void;
   class?: string;
@@ -53,7 +53,7 @@ export function Canvas({ height, label, draw, onPoint, onLeave, onPick, onKeyDow
         tabIndex={onKeyDown ? 0 : undefined}
         onPointerMove={onPoint && ((event) => onPoint(event.offsetX, event.offsetY, event))}
         onPointerLeave={onLeave}
-        onClick={onPick && ((event) => onPick(event.offsetX, event.offsetY))}
+        onClick={onPick && ((event) => onPick(event.offsetX, event.offsetY, event))}
         onKeyDown={onKeyDown}
       />
       {data && width > 0 && <SaveChart data={data} size={() => ({ width, height })} draw={draw} />}

@@ -6,9 +6,9 @@ import type { Branch } from "../types.ts";
 
 const PAUSE_MILLISECONDS = 300;
 
-/** The sentence to show, and what a dialog calls with its form after each change. path: the route that answers the price. */
-export function usePrice(path: string, body: (form: FormData) => unknown): [string, (form: FormData) => void] {
-  const [sentence, setSentence] = useState("The price is shown as you type.");
+/** The sentence to show, `first` to begin with, and what a dialog calls with its form after each change. path: the route that answers the price. */
+export function usePrice(path: string, body: (form: FormData) => unknown, first = "The price is shown as you type."): [string, (form: FormData) => void] {
+  const [sentence, setSentence] = useState(first);
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   useEffect(() => () => clearTimeout(timer.current), []);
   const ask = async (form: FormData) => {

@@ -1,12 +1,12 @@
 /** The interactive rung tree: a tooltip describes the line or the end under the pointer, or reached by arrow keys. */
 import { useCallback, useMemo, useState } from "preact/hooks";
-import { number } from "../format.ts";
-import { rungTree, trialCurve, pathEnds, meanAndRepeatTrees, type End, type Segment } from "../layout/rung_tree.ts";
+import { number, plural } from "../format.ts";
+import { branchPoint, rungTree, trialCurve, pathEnds, meanAndRepeatTrees, type BranchPoint, type End, type Segment } from "../layout/rung_tree.ts";
 import { countHidden, hiddenText, isLogAxis, robustRange, robustLogRange } from "../layout/scales.ts";
 import { palette, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import { Canvas, Tip, type Size } from "./canvas.tsx";
-import { clipToFrame, drawAxes, drawEnds, drawHidden, drawLines, drawLinks, drawRepeats, findNearest, nodeColours, treeScales, type Best, type Near } from "./rung_tree_painting.ts";
+import { clipToFrame, drawAxes, drawEnds, drawHidden, drawLines, drawLinks, drawRepeats, findNearest, nodeColours, stepAtPixel, treeScales, type Best, type Near } from "./rung_tree_painting.ts";
 
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -27,6 +27,8 @@ interface Props {
   states: string[];
   describeEnd: (end: End) => preact.ComponentChildren;
   toggle: (trial: number) => void;
+  /** Called with a step of a line that was clicked; null where nothing may be changed. */
+  branch: ((point: BranchPoint) => void) | null;
   /** The name of saved files. */
   file: string;
 }
@@ -79,6 +81,11 @@ export function RungTreeCanvas(props: Props) {
   const outside = [hiddenText(hidden.above, "above"), hiddenText(hidden.below, "below")].filter(Boolean).map((text) => ` ${text.slice(2)} the frame.`).join("");
   const scales = treeScales(frame, { width, height });
   const find = (x: number, y: number) => findNearest({ ends: [...drawing.ends, ...ranked.filter((end) => end.trial === best?.trial)], segments: drawing.segments }, scales, x, y);
+  /** Of the trials on a line, a selected one comes first, and then the best. */
+  const pointOn = (segment: Segment, x: number): BranchPoint | null => {
+    const step = Math.min(Math.max(stepAtPixel(frame, width, x), Math.ceil(segment.x0)), Math.floor(segment.x1));
+    return props.branch && branchPoint(tree, [...selected, ...ranked.map((end) => end.trial)], segment.node, step);
+  };
   /** Move the tooltip by some ranks. */
   const moveFocus = (by: number) => {
     const index = place?.end ? ranked.findIndex((each) => each.trial === place.end!.trial) : -1;
@@ -99,8 +106,10 @@ export function RungTreeCanvas(props: Props) {
         }}
         onLeave={() => setPlace(null)}
         onPick={(x, y) => {
-          const end = find(x, y)?.end;
-          if (end) props.toggle(end.trial);
+          const near = find(x, y);
+          if (near?.end) props.toggle(near.end.trial);
+          const point = near?.segment && pointOn(near.segment, x);
+          if (point) props.branch!(point);
         }}
         onKeyDown={(event) => {
           if (event.key in STEPS) moveFocus(STEPS[event.key]!);
@@ -111,10 +120,19 @@ export function RungTreeCanvas(props: Props) {
       />
       {place && (
         <Tip x={place.x} y={place.y} width={width}>
-          {place.end ? props.describeEnd(place.end) : <SegmentTip tree={tree} segment={place.segment!} />}
+          {place.end ? props.describeEnd(place.end) : <SegmentTip tree={tree} segment={place.segment!} point={pointOn(place.segment!, place.x)} />}
         </Tip>
       )}
     </div>
+  );
+}
+
+/** What a click does, with its price: the steps after the branch. */
+export function BranchHint({ tree, point: { trial, at }, action }: { tree: Tree; point: BranchPoint; action: string }) {
+  return (
+    <p class="quiet">
+      {action} to branch off trial {trial} after step {at}: {plural(Math.max(0, tree.trials.steps[trial]! - at), "new step")}
+    </p>
   );
 }
 
@@ -127,7 +145,7 @@ function curveRows(tree: Tree, metric: string): (string | number)[][] {
   return [["trial", "step", metric], ...rows];
 }
 
-function SegmentTip({ tree, segment }: { tree: Tree; segment: Segment }) {
+function SegmentTip({ tree, segment, point }: { tree: Tree; segment: Segment; point: BranchPoint | null }) {
   const { node, trials } = segment;
   const [start, end] = [tree.nodes.start[node]!, Math.min(tree.nodes.trained[node]!, segment.x1)];
   const forms = Object.entries(tree.forms[node] ?? {});
@@ -140,6 +158,7 @@ function SegmentTip({ tree, segment }: { tree: Tree; segment: Segment }) {
           {name} {form}
         </p>
       ))}
+      {point && <BranchHint tree={tree} point={point} action="Click" />}
     </>
   );
 }

@@ -1,7 +1,7 @@
 /** Paints the rung tree: axes, lines and ends. Finds the line or the end under the pointer. */
 import { STATE_SYMBOLS, axisNumber } from "../format.ts";
 import { commonValues, isOnPath, type End, type Link, type Segment } from "../layout/rung_tree.ts";
-import { hiddenText, linearScale, logScale, logTicks, stepScale, stepTicks, ticks, type Hidden, type Scale } from "../layout/scales.ts";
+import { hiddenText, linearScale, logScale, logTicks, stepAt, stepScale, stepTicks, ticks, type Hidden, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, seriesColour, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { Size } from "./canvas.tsx";
@@ -25,6 +25,11 @@ export interface Frame {
 export function treeScales({ domain, most, isLog, isLogY }: Frame, size: Size): [Scale, Scale] {
   const y = (isLogY ? logScale : linearScale)(domain, [size.height - BOTTOM, TOP]);
   return [stepScale(most, [LEFT, size.width - RIGHT], isLog), y];
+}
+
+/** The nearest step to a place in pixels. */
+export function stepAtPixel({ most, isLog }: Frame, width: number, pixel: number): number {
+  return Math.round(stepAt(most, [LEFT, width - RIGHT], isLog)(pixel));
 }
 
 /** Lines to values outside the frame end at its edge, instead of running along it. */

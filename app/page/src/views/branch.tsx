@@ -1,6 +1,6 @@
 /** The form that branches a trial off another one, with the price in new steps before it is requested. */
 import { send } from "../data.ts";
-import { plural } from "../format.ts";
+import { count, plural } from "../format.ts";
 import { parseAttributes } from "../layout/studies.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Price, usePrice } from "../parts/price.tsx";
@@ -17,7 +17,7 @@ interface Props {
 
 export function BranchForm({ study, trial, at, steps, close }: Props) {
   const path = `studies/${encodeURIComponent(study.study)}`;
-  const [price, askPrice] = usePrice(`${path}/trials:branch?preview=true`, (form) => branchBody(trial, form));
+  const [price, askPrice] = usePrice(`${path}/trials:branch?preview=true`, (form) => branchBody(trial, form), priceAfter(at, steps));
   const act = async (form: FormData) => {
     const made = await send<Branch>("POST", `${path}/trials:branch`, branchBody(trial, form));
     const number = made.trial!.trial;
@@ -39,6 +39,11 @@ export function BranchForm({ study, trial, at, steps, close }: Props) {
       <Price sentence={price} />
     </Dialog>
   );
+}
+
+/** Before anything differs: the steps after the branch, as far as no other trial has them. */
+function priceAfter(at: number, steps: number): string {
+  return `${plural(Math.max(0, steps - at), "new step")} of ${count(steps)}; ${count(at)} are shared. The exact price is shown as you type.`;
 }
 
 function branchBody(trial: number, form: FormData): Record<string, unknown> {

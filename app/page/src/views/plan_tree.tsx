@@ -1,16 +1,18 @@
 /** The search plan as an icicle: shared steps, running stages, checkpoints, and the savings by sharing. */
 import { useCallback, useMemo, useState } from "preact/hooks";
-import { studyPath, useAnswer } from "../data.ts";
+import { canWrite, isReport, studyPath, useAnswer } from "../data.ts";
 import { count, plural } from "../format.ts";
 import { icicle, averageMarks, savedSteps, type Bar } from "../layout/icicle.ts";
-import { nodePath, repeatNodes, meanAndRepeatTrees } from "../layout/rung_tree.ts";
+import { branchPoint, nodePath, repeatNodes, meanAndRepeatTrees, type BranchPoint } from "../layout/rung_tree.ts";
 import { linearScale, ticks } from "../layout/scales.ts";
 import { Canvas, Tip, type Size } from "../parts/canvas.tsx";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
+import { BranchHint } from "../parts/rung_tree_canvas.tsx";
 import { selectedTrials, route, setQuery } from "../route.ts";
 import type { Palette } from "../theme.ts";
-import type { Tree } from "../types.ts";
+import type { Study, Tree } from "../types.ts";
+import { BranchForm } from "./branch.tsx";
 import type { ViewProps } from "./props.ts";
 
 const [TOP, LEFT, RIGHT] = [22, 8, 8];
@@ -18,11 +20,17 @@ const [TOP, LEFT, RIGHT] = [22, 8, 8];
 export function PlanTree({ study, at }: ViewProps) {
   const answer = useAnswer<Tree>(studyPath(study.study, "/tree", at));
   return (
-    <Loaded answer={answer}>{(tree) => (tree.count ? <IcicleChart study={study.study} tree={tree} /> : <p class="quiet">The study has no trials yet.</p>)}</Loaded>
+    <Loaded answer={answer}>{(tree) => (tree.count ? <IcicleChart study={study} tree={tree} canBranch={canWrite.value && !isReport && at === null} /> : <p class="quiet">The study has no trials yet.</p>)}</Loaded>
   );
 }
 
-function IcicleChart({ study, tree: whole }: { study: string; tree: Tree }) {
+interface ChartProps {
+  study: Study;
+  tree: Tree;
+  canBranch: boolean;
+}
+
+function IcicleChart({ study, tree: whole, canBranch }: ChartProps) {
   const repeats = useMemo(() => meanAndRepeatTrees(whole).repeats, [whole]);
   const tree = repeats ?? whole;
   const named = route.value.query["node"];
@@ -33,6 +41,7 @@ function IcicleChart({ study, tree: whole }: { study: string; tree: Tree }) {
   const marked = useMemo(() => new Set(selectedTrials.value.flatMap((trial) => repeatNodes(whole, trial).flatMap((node) => nodePath(whole, node)))), [whole, selectedTrials.value]);
   const [place, setPlace] = useState<{ x: number; y: number; width: number; bar: Bar } | null>(null);
   const [size, setSize] = useState<Size>({ width: 1, height });
+  const [branched, setBranched] = useState<BranchPoint | null>(null);
   const draw = useCallback(
     (context: CanvasRenderingContext2D, canvasSize: Size, ink: Palette) => {
       setSize(canvasSize);
@@ -43,6 +52,12 @@ function IcicleChart({ study, tree: whole }: { study: string; tree: Tree }) {
   const find = (px: number, py: number) => {
     const [step, row] = [stepAtPixel(px, layout, size), ((py - TOP) / (size.height - TOP)) * layout.height];
     return layout.bars.find((bar) => bar.x0 <= step && step < bar.x1 && bar.y0 <= row && row < bar.y1);
+  };
+  /** Of the trials through a bar, a selected one comes first, then the best of the study, and then the first. */
+  const pointOn = (bar: Bar, px: number): BranchPoint | null => {
+    const order = [...selectedTrials.value, ...(study.best ? [study.best.trial] : []), ...whole.trials.node.keys()];
+    const step = Math.min(Math.max(Math.round(stepAtPixel(px, layout, size)), bar.x0), bar.x1);
+    return canBranch ? branchPoint(whole, order, bar.node, step) : null;
   };
   const shared = tree.nodes.id.filter((_, node) => tree.nodes.trials[node]! > 1).length;
   const aside = root >= 0 && <button onClick={() => setQuery({ node: "" })}>the whole tree</button>;
@@ -58,25 +73,32 @@ function IcicleChart({ study, tree: whole }: { study: string; tree: Tree }) {
             setPlace(bar ? { x, y, width: size.width, bar } : null);
           }}
           onLeave={() => setPlace(null)}
-          onPick={(x, y) => {
+          onPick={(x, y, event) => {
             const bar = find(x, y);
-            if (bar) setQuery({ node: bar.node === root ? "" : tree.nodes.id[bar.node]! }, { replace: false });
+            if (event.shiftKey) setBranched(bar ? pointOn(bar, x) : null);
+            else if (bar) setQuery({ node: bar.node === root ? "" : tree.nodes.id[bar.node]! }, { replace: false });
           }}
           onKeyDown={(event) => event.key === "Escape" && setQuery({ node: "" })}
-          data={{ name: `${study}-stages`, rows: () => nodeRows(tree) }}
+          data={{ name: `${study.study}-stages`, rows: () => nodeRows(tree) }}
         />
         {place && (
           <Tip x={place.x} y={place.y} width={place.width}>
             <BarTip tree={tree} bar={place.bar} unit={unit} />
+            <Hint tree={whole} point={pointOn(place.bar, place.x)} />
           </Tip>
         )}
+        {branched && <BranchForm study={study} {...branched} steps={whole.trials.steps[branched.trial]!} close={() => setBranched(null)} />}
       </div>
       <p class="quiet key">
         From left to right the steps · <span class="swatch done" /> trained, one {unit} · <span class="swatch shared" /> trained, shared · <span class="swatch running" /> running ·{" "}
-        <span class="swatch open" /> pending · <b>|</b> checkpoint. Click a bar to see its subtree; press Escape to see the whole tree.
+        <span class="swatch open" /> pending · <b>|</b> checkpoint. Click a bar to see its subtree{canBranch && ", and with Shift to branch off there"}; press Escape to see the whole tree.
       </p>
     </Panel>
   );
+}
+
+function Hint({ tree, point }: { tree: Tree; point: BranchPoint | null }) {
+  return point && <BranchHint tree={tree} point={point} action="Shift and click" />;
 }
 
 function nodeRows({ nodes }: Tree): (string | number)[][] {

@@ -1,9 +1,9 @@
 /** The rung tree, with its controls and its legend. */
-import { useMemo } from "preact/hooks";
-import { studyPath, useAnswer } from "../data.ts";
+import { useMemo, useState } from "preact/hooks";
+import { canWrite, isReport, studyPath, useAnswer } from "../data.ts";
 import { number, plural, deviationText } from "../format.ts";
 import { lastDecisions, rungLines } from "../layout/rungs.ts";
-import type { End } from "../layout/rung_tree.ts";
+import type { BranchPoint, End } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { AxisScale } from "../parts/axis_scale.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
@@ -12,6 +12,7 @@ import type { Best } from "../parts/rung_tree_painting.ts";
 import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
 import { columnTitle, parametersText, useTable, type Table } from "../table.ts";
 import { resultOf, type History, type Rungs, type Study, type Tree } from "../types.ts";
+import { BranchForm } from "./branch.tsx";
 import { SelectedTrials } from "./selected_trials.tsx";
 import type { ViewProps } from "./props.ts";
 
@@ -21,7 +22,7 @@ export function RungTreeView(props: ViewProps) {
       <Panel title="Rung tree" aside={<Controls {...props} />}>
         <RungTreeDrawing {...props} height={fitHeight(320, 330)} />
         <Legend {...props} />
-        <p class="quiet key">Click the end of a line, or use the arrow keys and Enter, to select its trial.</p>
+        <p class="quiet key">Click the end of a line, or use the arrow keys and Enter, to select its trial{canWrite.value && !isReport && props.at === null && "; click a line to branch off there"}.</p>
       </Panel>
       <SelectedTrials {...props} />
     </>
@@ -94,6 +95,8 @@ function RungTreeDrawing({ study, at, height }: ViewProps & { height: number }) 
   const lines = useMemo(() => rungLines(rungs.data?.items ?? []), [rungs.data]);
   const ends = useMemo(() => lastDecisions(history.data), [history.data]);
   const best = useMemo(() => bestResult(study), [study]);
+  const [branched, setBranched] = useState<BranchPoint | null>(null);
+  const canBranch = canWrite.value && !isReport && at === null;
   const { colour, x, y, scale } = route.value.query;
   return (
     <Loaded answer={tree}>
@@ -101,23 +104,27 @@ function RungTreeDrawing({ study, at, height }: ViewProps & { height: number }) 
         data.nodes.steps.every((steps) => steps.length === 0) ? (
           <p class="quiet">No measurements yet. {plural(data.trials.node.length, "trial")} requested.</p>
         ) : (
-          <RungTreeCanvas
-            tree={data}
-            mode={study.mode}
-            metric={study.metric}
-            height={height}
-            rungs={lines}
-            best={best}
-            selected={selectedTrials.value}
-            isLog={x !== "linear"}
-            isWhole={y === "all"}
-            scale={scale}
-            values={colour && table.data ? table.data.column(colour) : null}
-            states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
-            describeEnd={(end) => <EndTip end={end} study={study} table={table.data} event={ends.get(end.trial)} />}
-            toggle={toggleTrial}
-            file={`${study.study}-tree`}
-          />
+          <>
+            <RungTreeCanvas
+              tree={data}
+              mode={study.mode}
+              metric={study.metric}
+              height={height}
+              rungs={lines}
+              best={best}
+              selected={selectedTrials.value}
+              isLog={x !== "linear"}
+              isWhole={y === "all"}
+              scale={scale}
+              values={colour && table.data ? table.data.column(colour) : null}
+              states={(table.data?.column("state") as string[] | undefined) ?? data.trials.state}
+              describeEnd={(end) => <EndTip end={end} study={study} table={table.data} event={ends.get(end.trial)} />}
+              toggle={toggleTrial}
+              branch={canBranch ? setBranched : null}
+              file={`${study.study}-tree`}
+            />
+            {branched && <BranchForm study={study} {...branched} steps={data.trials.steps[branched.trial]!} close={() => setBranched(null)} />}
+          </>
         )
       }
     </Loaded>
