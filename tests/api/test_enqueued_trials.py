@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.terms import StudyId
+from app.service import suggestions
 from stagetree.client import Conflict, Invalid
 from stagetree.study import Study
 from tests.api.world import Workers, changed
@@ -74,6 +75,19 @@ def test_what_is_withdrawn_is_listed_as_that(http: TestClient, workers: Workers,
     then = next(each["position"] for each in events if each["type"] == "SuggestionWithdrawn") - 1
     before = http.get(f"/studies/{study}/suggestions?at={then}").json()["items"]
     assert [each["withdrawn_at"] for each in before] == [None, None]
+
+
+def test_the_next_proposal_is_computed_once_for_each_state_of_the_log(
+    http: TestClient, workers: Workers, study: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A random sampler derives all its earlier trials again: of 10,000 trials that took 4 s, for each look."""
+    states, made = [], suggestions.sampler_state
+    monkeypatch.setattr(suggestions, "sampler_state", lambda *given: states.append(given) or made(*given))
+    looks = [http.get(f"/studies/{study}/sampler") for _ in range(3)]
+    assert [look.json() for look in looks] == [looks[0].json()] * 3 and len(states) == 1
+    assert http.get(f"/studies/{study}/sampler", headers={"If-None-Match": looks[0].headers["ETag"]}).status_code == 304
+    workers.tune(study)
+    assert http.get(f"/studies/{study}/sampler").headers["ETag"] != looks[0].headers["ETag"] and len(states) == 2
 
 
 def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Workers, study: str) -> None:

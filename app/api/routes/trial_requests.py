@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
 from app.api.access import Who
 from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
-from app.api.errors import refusals
-from app.api.services import ServicesDep, StudyRowDep, heavy
+from app.api.errors import UNCHANGED, refusals
+from app.api.routes.plans import cached_response
+from app.api.services import ServicesDep, StudyRowDep
 from app.api.strict import At, StrictRoute, WriterDep
 from app.domain import commands as c
 from app.domain.terms import StudyId
@@ -146,12 +147,11 @@ def list_suggestions(row: StudyRowDep, use: ServicesDep, at: At = None) -> Sugge
     "/sampler",
     summary="What the sampler knows, and would propose next",
     response_model=SamplerState,
-    responses=refusals(404, 409),
+    responses={304: UNCHANGED, **refusals(404, 409)},
 )
-@heavy
-def get_sampler(row: StudyRowDep, use: ServicesDep, at: At = None) -> SamplerState:
+async def get_sampler(request: Request, row: StudyRowDep, use: ServicesDep, at: At = None) -> Response:
     """It follows from the log alone. In a running study, the next result may change it."""
-    return suggestions.sampler_state(use, row, at)
+    return await cached_response(request, use, row, ("sampler",), at, lambda: suggestions.sampler_state(use, row, at))
 
 
 @router.delete(
