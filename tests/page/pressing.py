@@ -204,6 +204,18 @@ def hovered(x: float, y: float) -> Deed:
     return do
 
 
+def turned(pixels: int) -> Deed:
+    """Turn the wheel over its middle, with Ctrl."""
+
+    def do(page: Page, found: Found) -> None:
+        hovered(0.5, 0.5)(page, found)
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, pixels)
+        page.keyboard.up("Control")
+
+    return do
+
+
 def leads(pattern: str, by: Deed = press) -> Deed:
     """To an address behind the #."""
 

@@ -32,6 +32,7 @@ from pressing import (
     redraws,
     saves,
     shows,
+    turned,
     written,
 )
 from stacks import Json, Service
@@ -490,6 +491,32 @@ def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: J
     assert len(stack.wait(few)["trials"]) == 3
     answered(page, f"#/studies/{studies['paused']}/trials/0", "Cancel this trial", "Cancel it", "is cancelled")
     assert stack.client.trial(studies["paused"], 0)["state"] == "cancelled"
+
+
+def test_controls_that_come_with_another(page: Page, studies: Json) -> None:
+    """What the table cannot press: keys and the wheel on drawings, and what is there only after something else."""
+    look_at(page, f"#/studies/{studies['done']}/events?before=9")
+    page.get_by_role("button", name="later", exact=True).click()
+    expect(page).to_have_url(re.compile("after=8"))
+    expect(page.locator(".events li").last).to_contain_text("9")
+    look_at(page, f"#/studies/{studies['done']}/tree/stages?node=")
+    found = Found(page.get_by_role("img", name="The tree by steps"), "")
+    leads("node=", by=dragged((0.05, 0.2)))(page, found)
+    redraws("tree/stages$", by=keys("Escape"))(page, found)
+    look_at(page, f"#/studies/{studies['done']}/timeline")
+    found = Found(page.get_by_role("img", name="slots over time"), "")
+    redraws(by=turned(-200))(page, found)
+    expect(page.get_by_role("button", name="zoom out")).to_be_enabled()
+    look_at(page, f"#/studies/{studies['done']}/trials")
+    expect(page.locator(".rows .body a").first).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("trials/[0-9]+$"))
+    page.keyboard.press("?")
+    toast = page.locator(".toast").filter(has_text="/ search")
+    expect(toast).to_be_visible()
+    toast.get_by_role("button", name="Dismiss").click()
+    expect(toast).to_have_count(0)
 
 
 def test_older_studies_and_a_part_that_failed_are_asked_for_again(page: Page, stack: Service, studies: Json) -> None:
