@@ -1,12 +1,13 @@
 """Pictures of the page: every view in light, dark, wide and narrow, into `pictures/`; the guide's into `docs/pictures`.
 
     make pictures
+    python -m tools.pictures kinds                      the gang, the ladder, the inexact study and the large ones alone
     python -m tools.pictures trunk.html charlm-trunk    the rung tree of one report alone, into docs/pictures
 
 On the embedded stack: a store with nothing in it, a study of the digits example that takes about a minute, while it
 runs and after that, one of two objectives with losses that explode, and one with repeats and failed trials; then a
-simulated study of 2,000 trials. The README's first one is the rung tree of a report that is in the guide: its study
-takes six minutes of a GPU.
+gang, a ladder of cooldowns and a study whose trainer is not exact, and simulated studies of 300 and 2,000 trials. The
+README's first one is the rung tree of a report that is in the guide: its study takes six minutes of a GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from app.embedded import Embedded, embedded
 from benchmarks.large_study import whole
 from stagetree.client import Client
+from tools.picture_studies import GANG, INEXACT, LADDER, TRAINERS
 
 ROOT = Path(__file__).parents[1]
 INTO, SHOWN = ROOT / "pictures", ROOT / "docs" / "pictures"
@@ -79,7 +81,7 @@ FAILING: dict[str, Any] = {
     "tuner": {"kind": "grid", "max_steps": 6},
 }
 """Two of its four trials come to no number, one at once and one later; each is trained three times."""
-LARGE = 2000
+LARGE = {"many": 300, "large": 2000}
 LOOKS = {
     "light": {"width": 1440, "height": 900},
     "dark": {"width": 1440, "height": 900},
@@ -120,8 +122,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         trunk(browser, REPORT, "charlm-gpu")
-        draw_stack(browser, Path(folder))
-        draw_many_trials(browser, Path(folder) / "large")
+        draw_stack(browser, Path(folder) / "digits")
+        draw_kinds(browser, Path(folder))
         browser.close()
     for name, shown in README.items():
         shutil.copy(INTO / f"{name}.png", SHOWN / f"{shown}.png")
@@ -154,16 +156,37 @@ def draw_stack(browser: Browser, folder: Path) -> None:
         look_at_all(browser, running.url, "all", ("", "slots", "submit"))
 
 
-def draw_many_trials(browser: Browser, folder: Path) -> None:
+def draw_kinds(browser: Browser, folder: Path) -> None:
+    """Of studies of a kind of their own, each over; the gang and the inexact one while they run, too."""
+    file = folder / "trainers.py"
+    file.write_text(TRAINERS, encoding="utf-8")
+    with embedded(Embedded(folder / "kinds", 2, [str(file)])) as running, Client(running.url) as client:
+        for spec in (GANG, LADDER, INEXACT):
+            study, name = client.submit(spec).study, spec["name"]
+            page = browser.new_page()
+            page.goto(f"{running.url}/#/studies/{study}")
+            expect(page.locator(".running progress").first).to_be_visible(timeout=300_000)
+            look(browser, f"{running.url}/#/studies/{study}", f"{name}-running", "light")
+            look(browser, f"{running.url}/#/slots", f"{name}-slots", "light")
+            expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
+            page.close()
+            views = (*VIEWS, *(("compare?trials=0,1,2", "trials/0")))
+            look_at_all(browser, running.url, name, tuple(f"studies/{study}/{view}" for view in views))
+        look_at_all(browser, running.url, "kinds", ("",))
+    for name, trials in LARGE.items():
+        draw_many_trials(browser, folder / name, name, trials)
+
+
+def draw_many_trials(browser: Browser, folder: Path, name: str, trials: int) -> None:
     folder.mkdir()
-    whole(folder, LARGE)
+    whole(folder, trials)
     (folder / "log.db").rename(folder / "stagetree.db")
     command = [sys.executable, "-c", "from app.cli import main; main()", "open", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
-            look_at_all(browser, url, "large", tuple(f"studies/scale/{view}" for view in VIEWS))
+            look_at_all(browser, url, name, tuple(f"studies/scale/{view}" for view in VIEWS))
         finally:
             process.terminate()
 
@@ -172,6 +195,14 @@ def look_at_all(browser: Browser, url: str, kind: str, hashes: tuple[str, ...]) 
     for theme in LOOKS:
         for hash in hashes:
             look(browser, f"{url}/#/{hash}", "-".join(filter(None, (kind, name_of(hash)))), theme)
+
+
+def draw_kinds_alone() -> None:
+    INTO.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        draw_kinds(browser, Path(folder))
+        browser.close()
 
 
 def draw_report(report: Path, name: str) -> None:
@@ -210,14 +241,17 @@ def look(browser: Browser, url: str, name: str, theme: str) -> None:
     page = context.new_page()
     page.goto(url)
     settled(page)
-    if theme == "narrow":  # as high as it is, within reason, and the line of moments at its end
-        height = min(MOST_PIXELS, page.evaluate("document.documentElement.scrollHeight"))
-        page.set_viewport_size({"width": size["width"], "height": height})
     if name == "all-submit":
         page.get_by_role("button", name="Preview cost").click()
         expect(page.get_by_text("unique steps")).to_be_visible()
     page.wait_for_timeout(300)  # what is drawn on canvases is drawn in the next frame
-    page.screenshot(path=INTO / f"{theme}-{name}.png")
+    if theme == "narrow":  # as far as it can be scrolled, within reason, with the line of moments in its place
+        page.evaluate("document.querySelector('.scrubber')?.style.setProperty('position', 'static')")
+        height = min(MOST_PIXELS, page.evaluate("document.documentElement.scrollHeight"))
+        clip: Any = {"x": 0, "y": 0, "width": size["width"], "height": height}
+        page.screenshot(path=INTO / f"{theme}-{name}.png", full_page=True, clip=clip)
+    else:
+        page.screenshot(path=INTO / f"{theme}-{name}.png")
     context.close()
 
 
@@ -227,4 +261,10 @@ def settled(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    draw_report(Path(sys.argv[1]), sys.argv[2]) if sys.argv[1:] else main()
+    match sys.argv[1:]:
+        case ["kinds"]:
+            draw_kinds_alone()
+        case [report, name]:
+            draw_report(Path(report), name)
+        case _:
+            main()
