@@ -37,10 +37,10 @@ export function paintSideBySide(context: CanvasRenderingContext2D, size: Size, i
     context.textBaseline = "middle";
     context.textAlign = "left";
     context.fillStyle = ink.ink;
-    context.font = "600 13px system-ui, sans-serif";
+    context.font = "600 12px system-ui, sans-serif";
     context.fillText(title, 0, top + 10);
     const width = context.measureText(`${title}  `).width;
-    context.font = "13px system-ui, sans-serif";
+    context.font = "12px system-ui, sans-serif";
     context.fillText(blocksText(blocks), width, top + 10);
     paintBlocks(context, size, ink, blocks, x, top + TITLE, lanes, both.slots);
   });
