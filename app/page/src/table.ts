@@ -11,7 +11,7 @@ const MAX_FIELD_COLUMNS = 3;
 
 export type Value = unknown;
 
-const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best @", "last.step": "last @", "last.deviation": "±", "last.repeats": "repeats", "last.repeats_from": "from step", trained: "steps", standing: "why" };
+const TITLES: Record<string, string> = { "best.value": "best", "best.step": "best at step", "last.step": "last at step", "last.deviation": "±", "last.repeats": "repeats", "last.repeats_from": "from step", trained: "steps", standing: "why" };
 
 export function columnTitle(column: string): string {
   return TITLES[column] ?? column.replace(/^(hp|shape|metrics)\./, "");

@@ -186,12 +186,21 @@ test("axes of parallel coordinates: linear, logarithmic, or by kind", () => {
   assert.deepEqual(parseBrushes(formatBrushes(brushes)), brushes);
 });
 
+test("values that are uniform near 0 have a linear axis", () => {
+  const uniform = Array.from({ length: 200 }, (_, index) => (index + 0.5) / 200);
+  const orders = uniform.map((value) => 10 ** (-4 * value));
+  assert.ok(Math.abs(createAxis("hp.p", uniform, String).positions[100]! - 0.5) < 0.01);
+  assert.ok(Math.abs(createAxis("hp.p", orders, String).positions[100]! - 0.5) < 0.01);
+});
+
 test("texts of events and reasons", () => {
   const event = { position: 1, version: 1, at: 0, type: "TrialStopped", data: { study: "s", trial: 3, reason: { rung: 1, rank: 7, of: 12, cut: 3 } } };
   assert.equal(eventText(event as unknown as LoggedEvent), "trial 3 is pruned (rung 1: rank 7 of 12, the best 3 are promoted)");
   assert.equal(eventText({ ...event, type: "TrialExtended", data: { ...event.data, steps: 8 } } as unknown as LoggedEvent), "trial 3 continues to step 8 (rung 0: rank 7 of 12, the best 3 are promoted)");
   assert.equal(eventText({ ...event, type: "SomethingNew" } as unknown as LoggedEvent), "SomethingNew");
   assert.equal(reasonText({}), "");
+  const assigned = (members: string[]) => eventText({ ...event, type: "ChainAssigned", data: { slot: "cpu0", members, stages: [{ start: 0, end: 4 }] } } as unknown as LoggedEvent);
+  assert.deepEqual([assigned([]), assigned(["cpu1"])], ["cpu0 was assigned a stage of 4 steps", "cpu0 and cpu1 were assigned a stage of 4 steps"]);
   const median = { best: 0.9, median: 0.8 };
   assert.deepEqual([reasonText(median), reasonText(median, true)], ["its best 0.9 is worse than the median 0.8", "its best 0.9 is no worse than the median 0.8"]);
 });

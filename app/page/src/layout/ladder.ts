@@ -2,7 +2,7 @@
 import type { RankedRung } from "../types.ts";
 
 export const ROW = 24;
-export const WIDTH = 200;
+export const WIDTH = 216;
 /** A rung with more trials shows the best, the trials around the cut, and the selected ones. */
 export const MAX_FULL_ROWS = 60;
 const ROWS_AROUND_CUT = 12;

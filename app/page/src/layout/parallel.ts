@@ -1,5 +1,7 @@
 /** Parallel coordinates: one axis for each varying hyper-parameter, and one for the metric. */
 
+import { isLogSpread } from "./scales.ts";
+
 export interface Axis {
   name: string;
   title: string;
@@ -31,7 +33,7 @@ export function createAxis(name: string, values: unknown[], text: (value: unknow
   const numbers = known as number[];
   const low = numbers.reduce((least, value) => Math.min(least, value), Infinity);
   const high = numbers.reduce((most, value) => Math.max(most, value), -Infinity);
-  const isLog = low > 0 && high / low > 50;
+  const isLog = isLogSpread(numbers);
   const level = isLog ? Math.log : (value: number) => value;
   const back = isLog ? Math.exp : (value: number) => value;
   const [bottom, top] = [level(low), level(high)];

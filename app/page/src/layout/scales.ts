@@ -76,6 +76,20 @@ export function spansOrdersOfMagnitude(values: number[]): boolean {
   return low > 0 && high / low > LOG_RATIO;
 }
 
+const LOG_SPREAD_RATIO = 50;
+
+/**
+ * Whether the values of a hyper-parameter are spread over orders of magnitude: their median is nearer to the middle of a
+ * logarithmic axis than to that of a linear one. Uniform values near 0 are not, however small the least of them is.
+ */
+export function isLogSpread(values: number[]): boolean {
+  const sorted = [...values].sort((a, b) => a - b);
+  const [low, median, high] = [sorted[0]!, sorted[sorted.length >> 1]!, sorted.at(-1)!];
+  if (!(low > 0 && high / low > LOG_SPREAD_RATIO)) return false;
+  const fromMiddle = (scale: (bounds: [number, number], range: [number, number]) => Scale) => Math.abs(scale([low, high], [0, 1])(median) - 0.5);
+  return fromMiddle(logScale) < fromMiddle(linearScale);
+}
+
 /** Whether an axis is logarithmic, by the choice `log` or `linear`, or else by its values. */
 export function isLogAxis(values: number[], choice: string | undefined): boolean {
   if (choice === "linear" || values.length === 0 || values.some((value) => value <= 0)) return false;

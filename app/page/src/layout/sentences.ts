@@ -1,6 +1,7 @@
 /** One-line texts of events and of decision reasons. */
 import { number, plural } from "../format.ts";
 import type { LoggedEvent, Study } from "../types.ts";
+import { joinWords } from "./configuration.ts";
 
 type Data = Record<string, unknown>;
 
@@ -31,7 +32,7 @@ const EVENT_TEXTS: Record<string, (data: Data) => string> = {
   AuditRequested: () => "an audit was requested",
   AuditEnded: () => "the audit ended",
   ExactnessTested: (data) => `${VERIFICATIONS[String(data["proof"])] ?? "steps were compared"}: ${comparisonText(data)}`,
-  ChainAssigned: (data) => `${data["slot"]} was assigned ${stagesText(data["stages"])}${data["proof"] ? ` for verification (${data["proof"]})` : ""}`,
+  ChainAssigned: (data) => `${slotsText(data)} assigned ${stagesText(data["stages"])}${data["proof"] ? ` for verification (${data["proof"]})` : ""}`,
   StageCompleted: (data) => `a stage was trained, in ${number(data["seconds"] as number, 3)} s`,
   ChainEnded: (data) => `a chain ended: ${data["outcome"]}`,
   StageFailed: (data) => `training failed after step ${data["step"]}: ${lastLine(data["error"])}`,
@@ -103,6 +104,12 @@ export function reasonText(given: Data, isPromotion = false): string {
 function reasonSuffix(data: Data, isPromotion = false): string {
   const text = reasonText((data["reason"] ?? {}) as Data, isPromotion);
   return text ? ` (${text})` : "";
+}
+
+/** "cpu0 was", or "cpu0 and cpu1 were" of a gang. */
+function slotsText(data: Data): string {
+  const lent = (data["members"] ?? []) as string[];
+  return lent.length ? `${joinWords([String(data["slot"]), ...lent])} were` : `${data["slot"]} was`;
 }
 
 function stagesText(given: unknown): string {

@@ -104,16 +104,21 @@ interface TrialLines {
   mode: string;
 }
 
-/** A line for each trial, with the trials within the brushes on top. Over `MAX_LINES` trials only the last of these are drawn. */
+/** Up to this many trials, lines are not made fainter. */
+const DENSITY_LIMIT = 300;
+
+/** A line for each trial, those within the brushes on top, and of these those with a result. Over `MAX_LINES` trials only the last of these are drawn. */
 function drawTrials(context: CanvasRenderingContext2D, ink: Palette, axes: Axis[], { x, y, rows, all, mode }: TrialLines): void {
   const results = axes.at(-1)!.positions;
   const within = new Set(rows);
   const shown = all > MAX_LINES ? rows.slice(-MAX_LINES) : results.map((_, row) => row);
-  for (const row of [...shown].sort((a, b) => Number(within.has(a)) - Number(within.has(b)))) {
+  const rank = (row: number) => 2 * Number(within.has(row)) + Number(!Number.isNaN(results[row]!));
+  const density = Math.min(1, DENSITY_LIMIT / all);
+  for (const row of [...shown].sort((a, b) => rank(a) - rank(b))) {
     const share = results[row]!;
     const isIn = within.has(row);
     context.strokeStyle = isIn && !Number.isNaN(share) ? colourScale(mode === "min" ? 1 - share : share) : ink.faint;
-    context.globalAlpha = isIn ? (all > 300 ? 0.35 : 0.75) : 0.08;
+    context.globalAlpha = isIn ? (Number.isNaN(share) ? 0.5 * density : Math.max(0.35, 0.75 * density)) : 0.08 * density;
     context.beginPath();
     axes.forEach(({ positions }, index) => context.lineTo(x(index), Number.isNaN(positions[row]!) ? y(0) + MISSING_PIXELS : y(positions[row]!)));
     context.stroke();
@@ -128,7 +133,7 @@ function writeTitle(context: CanvasRenderingContext2D, ink: Palette, axis: Axis,
   const half = Math.min(context.measureText(axis.title).width, AXIS_PIXELS) / 2;
   const middle = Math.min(Math.max(x, half), width - half);
   context.fillText(shortenText(context, axis.title, AXIS_PIXELS), middle, 12);
-  context.font = "11px system-ui, sans-serif";
+  context.font = "12px system-ui, sans-serif";
   context.fillStyle = ink.soft;
   if (share !== undefined) context.fillText(percent(share), middle, 26);
 }
@@ -146,7 +151,7 @@ function drawAxis(context: CanvasRenderingContext2D, ink: Palette, axis: Axis, x
     context.globalAlpha = 1;
   }
   context.textAlign = "center";
-  context.font = "11px system-ui, sans-serif";
+  context.font = "12px system-ui, sans-serif";
   context.lineWidth = 3;
   context.strokeStyle = ink.paper;
   context.fillStyle = ink.soft;

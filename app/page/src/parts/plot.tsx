@@ -10,6 +10,9 @@ import { SaveChart } from "./save_chart.tsx";
 
 export type { Line };
 
+/** Room above the frame for the names of marks. */
+const MARK_PIXELS = 22;
+
 interface Props extends Axes {
   label: string;
   height: number;
@@ -57,7 +60,7 @@ function plotOptions(props: Props, width: number): uPlot.Options {
   return {
     width,
     height: props.height,
-    padding: [null, namedLines(props.lines).length ? NAME_PIXELS : null, null, null],
+    padding: [props.marks?.length ? MARK_PIXELS : null, namedLines(props.lines).length ? NAME_PIXELS : null, null, null],
     legend: { show: false },
     cursor: { points: { size: 7 }, drag: { x: true, y: false }, focus: { prox: 24 } },
     focus: { alpha: 0.35 },
@@ -88,17 +91,17 @@ function lineSeries(lines: Line[]): uPlot.Series[] {
   }));
 }
 
-/** Vertical lines, such as rungs. A name that would overlap the one before is left out. */
+/** Vertical lines, such as rungs, with names above the frame. A name that would overlap the one before is left out. */
 function drawMarks(plot: uPlot, marks: { x: number; text: string }[]): void {
   const { ctx: context, bbox } = plot;
   context.save();
   context.strokeStyle = palette.value.faint;
   context.fillStyle = palette.value.soft;
-  context.font = `${11 * devicePixelRatio}px system-ui`;
+  context.font = `${12 * devicePixelRatio}px system-ui`;
   context.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
   context.textAlign = "left";
   const gap = 3 * devicePixelRatio;
-  let free = bbox.left;
+  let free = 0;
   for (const mark of marks) {
     const x = plot.valToPos(mark.x, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -107,9 +110,9 @@ function drawMarks(plot: uPlot, marks: { x: number; text: string }[]): void {
     context.lineTo(x, bbox.top + bbox.height);
     context.stroke();
     const width = context.measureText(mark.text).width;
-    const left = x + gap + width > bbox.left + bbox.width ? x - gap - width : x + gap;
+    const left = Math.min(x - width / 2, bbox.left + bbox.width - width);
     if (left < free) continue;
-    context.fillText(mark.text, left, bbox.top + 10 * devicePixelRatio);
+    context.fillText(mark.text, left, bbox.top - 6 * devicePixelRatio);
     free = left + width + 2 * gap;
   }
   context.restore();

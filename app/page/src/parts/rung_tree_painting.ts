@@ -1,7 +1,7 @@
 /** Paints the rung tree: axes, lines and ends. Finds the line or the end under the pointer. */
 import { STATE_SYMBOLS, axisNumber } from "../format.ts";
 import { commonValues, isOnPath, type End, type Link, type Segment } from "../layout/rung_tree.ts";
-import { hiddenText, linearScale, logScale, logTicks, stepAt, stepScale, stepTicks, ticks, type Hidden, type Scale } from "../layout/scales.ts";
+import { hiddenText, isLogSpread, linearScale, logScale, logTicks, stepAt, stepScale, stepTicks, ticks, type Hidden, type Scale } from "../layout/scales.ts";
 import { scale as colourScale, seriesColour, type Palette } from "../theme.ts";
 import type { Tree } from "../types.ts";
 import type { Size } from "./canvas.tsx";
@@ -9,7 +9,9 @@ import type { Size } from "./canvas.tsx";
 const [LEFT, RIGHT, TOP, BOTTOM] = [52, 16, 32, 42];
 const REACH_PIXELS = 14;
 /** With more trials, lines are fainter and ends are dots. */
-const DENSITY_LIMIT = 200;
+export const DENSITY_LIMIT = 200;
+/** The least width of the best trial's line. */
+const BEST_PIXELS = 2;
 /** Line dash before the first measurement, where the value is only estimated. */
 const ESTIMATE_DASH = [2, 4];
 
@@ -76,7 +78,8 @@ export function drawLines(context: CanvasRenderingContext2D, segments: Segment[]
     if (segment.isEstimate && all > DENSITY_LIMIT && !isWon && !isOnPath(markedPath, segment)) continue;
     context.strokeStyle = colours?.[segment.node] ?? (isWon ? ink.accent : ink.soft);
     context.globalAlpha = markedPath.size && !isOnPath(markedPath, segment) ? 0.14 : isWon ? 0.95 : colours ? plain / 0.63 : plain;
-    context.lineWidth = segment.isEstimate ? 1 : 1 + (Math.log2(segment.trials) / wide) * 11;
+    const width = segment.isEstimate ? 1 : 1 + (Math.log2(segment.trials) / wide) * 11;
+    context.lineWidth = isWon ? Math.max(BEST_PIXELS, width) : width;
     context.setLineDash(segment.isEstimate ? ESTIMATE_DASH : []);
     context.beginPath();
     context.moveTo(x(segment.x0), y(segment.y0));
@@ -128,7 +131,7 @@ export function nodeColours(tree: Tree, values: unknown[]): (string | undefined)
   const numbers = values.filter((value): value is number => typeof value === "number");
   const isNumeric = numbers.length > 0 && new Set(numbers).size > 6;
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  const isLog = low > 0 && high / low > 50;
+  const isLog = isLogSpread(numbers);
   const place = isLog ? Math.log : (value: number) => value;
   const kinds = [...new Set(values.map(String))].sort();
   return common.map((value) => {
@@ -224,7 +227,7 @@ export interface Best {
 export function drawEnds(context: CanvasRenderingContext2D, ends: End[], marks: Marks): void {
   const { x, y, ink, marked, colours, states, best } = marks;
   context.textAlign = "center";
-  context.font = "11px system-ui, sans-serif";
+  context.font = "12px system-ui, sans-serif";
   const isDot = marks.most > DENSITY_LIMIT;
   for (const end of ends) {
     const state = states[end.trial] ?? end.state;

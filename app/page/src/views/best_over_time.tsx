@@ -2,6 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { studyPath, useAnswer } from "../data.ts";
 import { number, plural } from "../format.ts";
+import { spansOrdersOfMagnitude } from "../layout/scales.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { Plot, type Line } from "../parts/plot.tsx";
 import { route, setQuery, studyLink } from "../route.ts";
@@ -43,7 +44,7 @@ function BestPlot({ study, history, by }: { study: Study; history: History; by: 
   const last = history.best.at(-1)!;
   return (
     <>
-      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time (h:min:s)" : "time since submission (h:min:s)"} yLabel={study.metric} file={`${study.study}-best-by-${by}`} isTime />
+      <Plot label={`Best ${study.metric} against ${by}`} height={180} lines={lines} xLabel={by === "slots" ? "slot time (h:min:s)" : "time since submission (h:min:s)"} yLabel={study.metric} isLogY={spansOrdersOfMagnitude(history.best.map((each) => each.value))} file={`${study.study}-best-by-${by}`} isTime />
       <p class="quiet">
         {plural(history.best.length, "improvement")}; the last, {number(last.value, 6)}, by trial {last.trial} at step {last.step},{" "}
         <a href={studyLink(study.study, ["events"], { event: String(last.position) })}>event {last.position}</a>.

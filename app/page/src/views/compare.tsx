@@ -59,8 +59,9 @@ export function Compare({ study, at }: ViewProps) {
   );
 }
 
-/** One column per trial, with its state and the hyper-parameters that differ. */
+/** One column per trial, with its state and the hyper-parameters that differ. A fact that none of them has is left out. */
 function Facts({ study, table, trials }: { study: string; table: Table; trials: number[] }) {
+  const known = FACTS.filter((name) => trials.some((trial) => ![null, undefined, ""].includes(table.get(trial, name) as string | null | undefined)));
   const varied = table.hyperparameters.filter((name) => new Set(trials.map((trial) => table.get(trial, name))).size > 1);
   return (
     <div class="scroll">
@@ -79,7 +80,7 @@ function Facts({ study, table, trials }: { study: string; table: Table; trials: 
           </tr>
         </thead>
         <tbody>
-          {[...FACTS, ...varied].map((name) => (
+          {[...known, ...varied].map((name) => (
             <tr key={name}>
               <th scope="row">{columnTitle(name)}</th>
               {trials.map((trial) => (
@@ -106,5 +107,6 @@ function sharedSteps(tree: Tree, trials: number[]): number {
 
 function sharedText(tree: Tree, trials: number[]): string {
   const steps = sharedSteps(tree, trials);
-  return steps ? `all share steps 0 to ${number(steps)}` : "they share no steps";
+  if (steps) return `all share steps 0 to ${number(steps)}`;
+  return trials.length > 2 ? "no step is shared by all of them" : "they share no steps";
 }

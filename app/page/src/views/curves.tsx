@@ -1,7 +1,7 @@
 /** Learning curves of the best, the running and the selected trials, with the rungs. */
 import { useMemo, useState } from "preact/hooks";
 import { studyPath, useAnswer } from "../data.ts";
-import { number } from "../format.ts";
+import { count, number } from "../format.ts";
 import { bestRows } from "../layout/filter.ts";
 import { rungLines } from "../layout/rungs.ts";
 import { trialCurve, meanAndRepeatTrees } from "../layout/rung_tree.ts";
@@ -64,7 +64,7 @@ export function Curves(props: ViewProps) {
                 {near}
               </p>
               <p class="quiet">
-                The best {Math.min(TOP, drawn.length)} of {table.data?.count ?? 0} trials, the running trials (dashed) and the selected ones. Drag to zoom in, double-click to
+                The best {Math.min(TOP, drawn.length)} of {count(table.data?.count ?? 0)} trials, the running trials (dashed) and the selected ones. Drag to zoom in, double-click to
                 zoom out, and click a line to select its trial.
               </p>
             </>

@@ -56,7 +56,8 @@ function Pages({ items, head }: { items: LoggedEvent[]; head: number }) {
       <button onClick={() => go({})}>latest</button>
       <span class="quiet">
         {plural(items.length, "event")} of this study
-        {items.length > 0 && `: ${count(first)} to ${count(last)}; times in ${zoneText()}. Numbers left out are of other studies on its search plan`}
+        {items.length > 0 && `: ${count(first)} to ${count(last)}; times in ${zoneText()}`}
+        {items.length > 0 && items.length <= last - first && ". Numbers left out are of other studies on its search plan"}
       </span>
     </p>
   );

@@ -1,7 +1,7 @@
 /** The rung ladder: a column for each rung, its trials by rank, and the cut between the promoted trials and the others. */
 import { useMemo } from "preact/hooks";
 import { studyPath, useAnswer } from "../data.ts";
-import { STATE_SYMBOLS, number, plural } from "../format.ts";
+import { STATE_SYMBOLS, count, number, plural } from "../format.ts";
 import { ladderEdges, ladderRows, ROW, WIDTH, type Row } from "../layout/ladder.ts";
 import { lastDecisions } from "../layout/rungs.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
@@ -59,7 +59,7 @@ function Columns({ study, at, rungs }: ViewProps & { rungs: RankedRung[] }) {
             <div key={rung.rung} style={{ width: `${WIDTH}px` }}>
               <b>rung {rung.rung}</b> · step {rung.steps}
               <p class="quiet">
-                {rung.trials.length} of {rung.entered} arrived
+                {count(rung.trials.length)} of {count(rung.entered)} arrived
               </p>
             </div>
           ))}

@@ -1,14 +1,14 @@
 /** The rung tree, with its controls and its legend. */
 import { useMemo, useState } from "preact/hooks";
 import { canWrite, isReport, studyPath, useAnswer } from "../data.ts";
-import { number, plural, deviationText } from "../format.ts";
+import { STATE_SYMBOLS, number, plural, deviationText } from "../format.ts";
 import { lastDecisions, rungLines } from "../layout/rungs.ts";
 import type { BranchPoint, End } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { AxisScale } from "../parts/axis_scale.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
 import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
-import type { Best } from "../parts/rung_tree_painting.ts";
+import { DENSITY_LIMIT, type Best } from "../parts/rung_tree_painting.ts";
 import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
 import { columnTitle, parametersText, useTable, type Table } from "../table.ts";
 import { resultOf, type History, type Rungs, type Study, type Tree } from "../types.ts";
@@ -49,13 +49,25 @@ function Links({ study }: ViewProps) {
 
 function Legend({ study, at }: ViewProps) {
   const tree = useAnswer<Tree>(studyPath(study.study, "/tree", at));
+  const { data: table } = useTable(study.study, at);
+  if (!tree.data || !isMeasured(tree.data)) return null;
   return (
     <p class="quiet key">
-      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best · ● trained · ✕ pruned · ▲ failed · ◐ running · ○ waiting
+      The more trials share a line, the thicker it is; dashed before the first measurement. ★ best{endsText(table?.column("state") ?? [])}
       {tree.data?.trials.repeats?.some((each) => each.length) && " · thin lines: each repeat · error bars: their standard deviation"}
       {tree.data?.trials.average_of?.some((parts) => parts.length) && " · ◆ mean of the states at the dotted lines"}
     </p>
   );
+}
+
+function isMeasured({ nodes }: Tree): boolean {
+  return nodes.steps.some((steps) => steps.length > 0);
+}
+
+/** What the ends of the lines are: the symbols of the states that there are; with many trials, dots. */
+function endsText(states: unknown[]): string {
+  if (states.length > DENSITY_LIMIT) return " · dots: the ends of trials";
+  return ["completed", "pruned", "failed", "running", "waiting", "paused", "cancelled"].filter((state) => states.includes(state)).map((state) => ` · ${STATE_SYMBOLS[state]} ${state === "completed" ? "trained" : state}`).join("");
 }
 
 function Controls({ study, at }: ViewProps) {
@@ -101,7 +113,7 @@ function RungTreeDrawing({ study, at, height }: ViewProps & { height: number }) 
   return (
     <Loaded answer={tree}>
       {(data) =>
-        data.nodes.steps.every((steps) => steps.length === 0) ? (
+        !isMeasured(data) ? (
           <p class="quiet">No measurements yet. {plural(data.trials.node.length, "trial")} requested.</p>
         ) : (
           <>

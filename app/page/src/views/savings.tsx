@@ -6,6 +6,13 @@ import type { Study } from "../types.ts";
 export function Savings({ study }: { study: Study }) {
   const { cost, story, finished_at } = study;
   const seconds = story.seconds_by_sharing;
+  if (cost.taken === 0) {
+    return (
+      <Panel title="Saved by sharing">
+        <p class="quiet">No step has been trained yet.</p>
+      </Panel>
+    );
+  }
   return (
     <Panel title="Saved by sharing" class="savings">
       <p class="value">
@@ -14,10 +21,10 @@ export function Savings({ study }: { study: Study }) {
       </p>
       <Bar part={cost.spared} all={cost.taken} label={`${count(cost.spared)} of ${count(cost.taken)} steps saved by sharing`} />
       <p class="quiet">
-        {cost.taken === 0
-          ? "No step has been trained yet."
-          : cost.spared > 0
-            ? `${count(cost.spared)} of ${count(cost.taken)} steps are shared: trained once for several trials.`
+        {cost.spared > 0
+          ? `${count(cost.spared)} of ${count(cost.taken)} steps are shared: trained once for several trials.`
+          : study.exactness.isolated
+            ? "The trainer is not exact, so each trial is trained alone."
             : `No two trials share any of the ${count(cost.taken)} steps.`}
       </p>
       {cost.stopped_early > 0 && (

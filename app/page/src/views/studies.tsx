@@ -67,7 +67,7 @@ export function Studies() {
                   </tbody>
                 </table>
               </div>
-              <p class="quiet">* marks a result that is unverified or may be wrong; the study's page explains why.</p>
+              <p class="quiet starred">* marks a result that is unverified or may be wrong; the study's page explains why.</p>
               {hasMore && <button onClick={() => setLimit(limit + PAGE_SIZE)}>Older studies</button>}
             </>
           );

@@ -75,10 +75,10 @@ function ProgressStrip({ study: { progress } }: { study: Study }) {
   const slots = new Set(running.flatMap((stage) => [stage.slot, ...stage.members])).size;
   const facts = [
     `${count(steps.done)} of ${rungs.length ? "about " : ""}${plural(steps.expected ?? steps.done, "unique step")}`,
-    trials.resting ? `${plural(trials.resting, "trial")} waiting at rungs` : "",
-    rungs.length ? `at rungs: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
-    `${plural(slots, "slot")} busy`,
     secondsLeft === null ? "" : `about ${duration(secondsLeft)} left`,
+    `${plural(slots, "slot")} busy`,
+    rungs.length ? `results by rung: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
+    trials.resting ? `${count(trials.resting)} waiting there` : "",
   ];
   return (
     <div class="strip">

@@ -57,7 +57,7 @@ function TopTable({ study, table }: { study: Study; table: Table }) {
                 <Mark text={markOf(trial)} signs={signs} /> <span class="quiet">{spread(trial)}</span>
               </td>
               {parameters.map((name) => (
-                <td key={name} class={table.isNumeric(name) ? "n" : ""}>
+                <td key={name} class={table.isNumeric(name) ? "n" : "whole"}>
                   {cellText(table.get(trial, name))}
                 </td>
               ))}
