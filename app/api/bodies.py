@@ -127,6 +127,30 @@ class TrialsWanted(SpecPart):
     )
 
 
+class BranchWanted(SpecPart):
+    """A trial that begins as another one did."""
+
+    trial: TrialNumber
+    at: int = Field(ge=1, description="the last step that both trials share, at least 1")
+    hp: Json = Field(
+        description="an object from hyper-parameter to value from there on; a sequence has its step 0 there"
+    )
+    steps: Steps
+
+
+class AverageWanted(SpecPart):
+    """A trial that begins with the mean of other trials' states."""
+
+    trials: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="numbers of trials, in a list")
+    best: int | None = Field(default=None, ge=1, description="how many of the best trials to take instead, at least 1")
+    last: int | None = Field(
+        default=None, ge=2, description="how many of one trial's last kept states to take, at least 2"
+    )
+    weights: list[float] = Field(default=[], description="one number for each state, in a list; none for equal weights")
+    steps: int | None = Field(default=None, ge=1, description="the number of steps in all, to train the mean further")
+    hp: Json = Field(default={}, description="an object from hyper-parameter to value from there on")
+
+
 class SuggestionsWanted(SpecPart):
     """Configurations that a study's tuner is to try next."""
 
@@ -168,6 +192,8 @@ StudyBody = typed(StudySpec, examples.STUDY_FILE)
 TrialBody = typed(TrialSpec, TRIAL)
 TrialsBody = typed(TrialsWanted, {"trials": [TRIAL, {"trial": 3, "steps": 80}]})
 ChangesBody = typed(ChangesWanted, {"changes": {"tuner.reduction_factor": 2}})
+BranchBody = typed(BranchWanted, {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30})
+AverageBody = typed(AverageWanted, {"best": 3})
 SuggestionsBody = typed(SuggestionsWanted, {"suggestions": [{"lr": 0.1}]})
 ExtensionBody = typed(Extension, {"steps": 80})
 TokenBody = typed(TokenWanted, {"name": "ci", "scope": "submit", "project": "vision", "days": 90})

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import Field
 
 from app.api.access import Who
-from app.api.bodies import Json, Steps, SuggestionsBody, SuggestionsWanted, TrialNumber, parse, typed
+from app.api.bodies import (
+    AverageBody,
+    AverageWanted,
+    BranchBody,
+    BranchWanted,
+    SuggestionsBody,
+    SuggestionsWanted,
+    parse,
+)
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import cached_response
 from app.api.services import ServicesDep, StudyRowDep
@@ -19,37 +26,8 @@ from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions
 from stagetree.models.trials import Branch, SamplerState, Suggestions
-from stagetree.spec.fields import SpecPart
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
-
-
-class BranchWanted(SpecPart):
-    """A trial that begins as another one did."""
-
-    trial: TrialNumber
-    at: int = Field(ge=1, description="the last step that both trials share, at least 1")
-    hp: Json = Field(
-        description="an object from hyper-parameter to value from there on; a sequence has its step 0 there"
-    )
-    steps: Steps
-
-
-class AverageWanted(SpecPart):
-    """A trial that begins with the mean of other trials' states."""
-
-    trials: list[Annotated[int, Field(ge=0)]] = Field(default=[], description="numbers of trials, in a list")
-    best: int | None = Field(default=None, ge=1, description="how many of the best trials to take instead, at least 1")
-    last: int | None = Field(
-        default=None, ge=2, description="how many of one trial's last kept states to take, at least 2"
-    )
-    weights: list[float] = Field(default=[], description="one number for each state, in a list; none for equal weights")
-    steps: int | None = Field(default=None, ge=1, description="the number of steps in all, to train the mean further")
-    hp: Json = Field(default={}, description="an object from hyper-parameter to value from there on")
-
-
-BranchBody: Any = typed(BranchWanted, {"trial": 3, "at": 20, "hp": {"lr": 0.01}, "steps": 30})
-AverageBody: Any = typed(AverageWanted, {"best": 3})
 
 
 def parse_branch(body: Any, study: StudyId, at: float) -> c.BranchTrial:
