@@ -15,7 +15,7 @@ interface Props {
   /** Column widths in rem. */
   widths: number[];
   head: ComponentChildren;
-  /** Renders a row once for each element of the pool. The signal is the index of the row that the element shows. */
+  /** Renders the cells of a row, as wide as `widths`, once for each element of the pool. The signal is the index of the row that the element shows. */
   row: (index: Signal<number>) => ComponentChildren;
 }
 

@@ -23,6 +23,8 @@ const MARKED_COLUMNS = ["value", "best.value"];
 const FRONT_TEXTS: Record<string, string> = { true: "◆ front", false: "", null: "" };
 const MAX_PARAMETERS = 12;
 const MAX_LETTERS = 24;
+/** Width of the column of check boxes. */
+const BOX_REM = 1.2;
 const [NUMBER_REM, WORD_REM, LETTER_REM] = [5.5, 8, 0.62];
 const WIDTHS: Record<string, number> = { trial: 4, state: 7, standing: 23, front: 5, rung: 4, rank: 4, trained: 4 };
 
@@ -47,9 +49,10 @@ function TrialsTable({ study, table }: ViewProps & { table: Table }) {
     return sortRows(table, filterRows(table, text), sort.replace(/^-/, ""), sort.startsWith("-"));
   }, [table, text, sort]);
   const signs = useMemo(() => trialSigns(table), [table]);
+  const widths = useMemo(() => columns.map((name) => WIDTHS[name] ?? columnWidth(table, name)), [columns, table]);
   const row = useCallback(
-    (index: Signal<number>) => <Row study={study.study} table={table} trial={computed(() => rows[index.value] ?? 0)} columns={columns} signs={signs} />,
-    [study.study, table, rows, columns, signs],
+    (index: Signal<number>) => <Row study={study.study} table={table} trial={computed(() => rows[index.value] ?? 0)} columns={columns} widths={widths} signs={signs} />,
+    [study.study, table, rows, columns, widths, signs],
   );
   const order = (name: string) => setQuery({ sort: sort === name ? `-${name}` : name });
   const aside = (
@@ -72,7 +75,7 @@ function TrialsTable({ study, table }: ViewProps & { table: Table }) {
       <Rows
         count={rows.length}
         label="Trials"
-        widths={[1.2, ...columns.map((name) => WIDTHS[name] ?? columnWidth(table, name))]}
+        widths={[BOX_REM, ...widths]}
         head={
           <>
             <span role="columnheader">
@@ -135,54 +138,56 @@ interface RowProps {
   /** The trial of the row. Cells update by the signal, without a new render. */
   trial: ReadonlySignal<number>;
   columns: string[];
+  /** In rem, by column. */
+  widths: number[];
   /** Footnote sign by text. */
   signs: Map<string, string>;
 }
 
-function Row({ study, table, trial, columns, signs }: RowProps) {
+function Row({ study, table, trial, columns, widths, signs }: RowProps) {
   const isSelected = computed(() => selectedTrials.value.includes(trial.value));
   const label = computed(() => `Choose trial ${trial.value}`);
   return (
     <>
-      <span role="cell">
+      <span role="cell" style={{ width: `${BOX_REM}rem` }}>
         <input type="checkbox" checked={isSelected} aria-label={label} onChange={() => toggleTrial(trial.peek())} />
       </span>
-      {columns.map((name) => (
-        <Cell key={name} study={study} table={table} trial={trial} name={name} signs={signs} />
+      {columns.map((name, column) => (
+        <Cell key={name} study={study} table={table} trial={trial} name={name} width={`${widths[column]}rem`} signs={signs} />
       ))}
     </>
   );
 }
 
-function Cell({ study, table, trial, name, signs }: Omit<RowProps, "columns"> & { name: string }) {
+function Cell({ study, table, trial, name, width, signs }: Omit<RowProps, "columns" | "widths"> & { name: string; width: string }) {
   if (name === "trial") {
     const link = computed(() => studyLink(study, ["trials", String(trial.value)]));
     return (
-      <span role="cell" class="n">
+      <span role="cell" class="n" style={{ width }}>
         <a href={link}>{trial}</a>
       </span>
     );
   }
   const mark = (at: number) => (MARKED_COLUMNS.includes(name) && table.get(at, name) !== null ? signs.get(String(table.get(at, "exactness") ?? "")) ?? "" : "");
   const text = computed(() => (name === "front" ? FRONT_TEXTS[String(table.get(trial.value, name))]! : `${cellText(table.get(trial.value, name))}${mark(trial.value)}`));
-  if (name === "state") return <StateCell state={text} />;
+  if (name === "state") return <StateCell state={text} width={width} />;
   if (table.isNumeric(name)) {
     return (
-      <span role="cell" class="n">
+      <span role="cell" class="n" style={{ width }}>
         {text}
       </span>
     );
   }
   return (
-    <span role="cell" class="words" title={text}>
+    <span role="cell" class="words" title={text} style={{ width }}>
       {text}
     </span>
   );
 }
 
-function StateCell({ state }: { state: ReadonlySignal<string> }) {
+function StateCell({ state, width }: { state: ReadonlySignal<string>; width: string }) {
   return (
-    <span role="cell" class={computed(() => `state ${state.value}`)}>
+    <span role="cell" class={computed(() => `state ${state.value}`)} style={{ width }}>
       <span aria-hidden="true">{computed(() => STATE_SYMBOLS[state.value] ?? "·")}</span> {state}
     </span>
   );
