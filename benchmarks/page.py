@@ -190,10 +190,10 @@ def seconds_until(
 
 def hovered(page: Page) -> None:
     """Move the pointer across the drawing of the view, to and fro."""
-    page.wait_for_timeout(2000)  # what comes later is drawn by then
+    page.wait_for_timeout(4000)  # what comes later is drawn by then
     drawing, session = page.locator(DRAWING).first, measured(page)
     if drawing.count():
-        drawing.scroll_into_view_if_needed()
+        drawing.evaluate("(each) => each.scrollIntoView({block: 'nearest'})")
         box = drawing.bounding_box() or sys.exit("the drawing is not shown")
         height, moves = min(box["height"], 600) - 90, list[float]()
         for move in range(MOVES):
