@@ -104,7 +104,7 @@ def _current_stage(chain: ChainRecord) -> tuple[SlotStage | None, str | None]:
     stage = chain.stages[chain.index]
     step = min(max(chain.step, stage.start), stage.end)
     order = None if isinstance(chain.assignment, Unreadable) else chain.assignment.proof
-    proof = order and order.kind
+    proof = None if order is None else order.kind
     return SlotStage(node=stage.node, start=stage.start, end=stage.end, step=step, proof=proof), stage.study
 
 
