@@ -77,8 +77,7 @@ function ProgressStrip({ study: { progress } }: { study: Study }) {
     `${count(steps.done)} of ${rungs.length ? "about " : ""}${plural(steps.expected ?? steps.done, "unique step")}`,
     secondsLeft === null ? "" : `about ${duration(secondsLeft)} left`,
     `${plural(slots, "slot")} busy`,
-    rungs.length ? `results by rung: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
-    trials.resting ? `${count(trials.resting)} waiting there` : "",
+    rungs.length ? `results by rung: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}${trials.resting ? `, ${count(trials.resting)} waiting` : ""}` : "",
   ];
   return (
     <div class="strip">
