@@ -77,7 +77,8 @@ function ProgressStrip({ study: { progress } }: { study: Study }) {
     `${count(steps.done)} of ${rungs.length ? "about " : ""}${plural(steps.expected ?? steps.done, "unique step")}`,
     secondsLeft === null ? "" : `about ${duration(secondsLeft)} left`,
     `${plural(slots, "slot")} busy`,
-    rungs.length ? `results by rung: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}${trials.resting ? `, ${count(trials.resting)} waiting` : ""}` : "",
+    rungs.length ? `results by rung: ${rungs.map((rung) => count(rung.arrived)).join(" · ")}` : "",
+    trials.resting ? `${plural(trials.resting, "trial")} waiting` : "",
   ];
   return (
     <div class="strip">
