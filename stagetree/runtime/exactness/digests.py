@@ -96,7 +96,7 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
         inside = object.__getattribute__(value, "__dict__")
     if isinstance(inside, dict):
         groups = "param_groups" if isinstance(value, torch.optim.Optimizer) else None
-        yield from ((str(name), _in_order(inner) if name == groups else inner) for name, inner in list(inside.items()))
+        yield from ((str(name), _sort_keys(inner) if name == groups else inner) for name, inner in list(inside.items()))
     for kind in type(value).__mro__:
         named = vars(kind).get("__slots__", ())
         for name in [named] if isinstance(named, str) else named:
@@ -106,7 +106,7 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
                 yield name, object.__getattribute__(value, slot)
 
 
-def _in_order(groups: Any) -> Any:
+def _sort_keys(groups: Any) -> Any:
     """An optimizer's groups with their keys in order: loading a state puts `params` last."""
     if not (type(groups) is list and all(type(group) is dict for group in groups)):
         return groups
