@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
+from scipy.spatial.distance import squareform
 from scipy.special import erfcx, expit, ndtr
 
 Numbers = npt.NDArray[np.float64]
@@ -88,8 +89,8 @@ def fit_process(
     lengths = LENGTH + np.log(max(1, count)) / 2 - np.log(np.ones(count) if changed is None else changed)
     usual = np.append(lengths, [NOISE, 0.0])
     bounds = [(-3.0, 6.0)] * count + [(LEAST_NOISE, 0.0), (-MOST_SHARE, MOST_SHARE)]
-    squares = _squares(points, points, groups)
-    optimum = minimize(_cost, usual, args=(squares, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds).x
+    pairs = _squares(points, points, groups)[np.triu_indices(len(points), 1)]
+    optimum = minimize(_cost, usual, args=(pairs, ours, usual), jac=True, method="L-BFGS-B", bounds=bounds).x
     lengths, noise, share = np.exp(optimum[:-2]), float(np.exp(optimum[-2])), float(expit(optimum[-1]))
     none = np.empty(0)
     return _factorize(GaussianProcess(points, ours, center, scale, groups, lengths, share, noise, none, none))
@@ -103,17 +104,23 @@ def _factorize(process: GaussianProcess) -> GaussianProcess:
     return replace(process, factor=factor, weights=cho_solve((factor, True), process.losses))
 
 
-def _cost(at: Numbers, squares: Numbers, losses: Numbers, usual: Numbers) -> tuple[float, Numbers]:
-    """The negative log posterior of lengths, noise and share, and its gradient."""
+def _cost(at: Numbers, pairs: Numbers, losses: Numbers, usual: Numbers) -> tuple[float, Numbers]:
+    """The negative log posterior of lengths, noise and share, and its gradient.
+
+    pairs: [n (n - 1) / 2, parameters], the squared differences of each two points.
+    """
     rates, noise, share = np.exp(-2 * at[:-2]), np.exp(at[-2]), expit(at[-1])
-    jointly, apart = squares @ rates, squares * rates
-    joint, single = _matern(jointly), _matern(apart).mean(axis=2)
-    factor = cholesky((1 - share) * joint + share * single + (noise + 1e-8) * np.eye(len(losses)), lower=True)
+    jointly, apart = pairs @ rates, pairs * rates
+    (joint, joint_slope), (each, each_slope) = _matern(jointly), _matern(apart)
+    single = each.mean(axis=1)
+    kernel = squareform((1 - share) * joint + share * single) + (1 + noise + 1e-8) * np.eye(len(losses))
+    factor = cholesky(kernel, lower=True)
     weights = cho_solve((factor, True), losses)
     inner = np.outer(weights, weights) - cho_solve((factor, True), np.eye(len(losses)))
-    by_length = (1 - share) * np.einsum("ij,ijk->k", _matern_slope(jointly) * inner, apart)
-    by_length += share / max(1, len(rates)) * np.einsum("ij,ijk->k", inner, _matern_slope(apart) * apart)
-    by_share = (inner * (single - joint)).sum() * share * (1 - share) / 2
+    twice = 2 * squareform(inner, checks=False)
+    by_length = (1 - share) * ((joint_slope * twice) @ apart)
+    by_length += share / max(1, len(rates)) * np.einsum("i,ij,ij->j", twice, each_slope, apart)
+    by_share = twice @ (single - joint) * share * (1 - share) / 2
     slopes = -np.append(by_length, [np.trace(inner) * noise / 2, by_share])
     sds = np.append(np.full(len(rates), LENGTH_SD), [NOISE_SD, SHARE_SD])
     away = (at - usual) / sds
@@ -129,18 +136,15 @@ def _squares(one: Numbers, other: Numbers, groups: npt.NDArray[np.int64]) -> Num
 
 def _kernel(squares: Numbers, lengths: Numbers, share: float) -> Numbers:
     scaled = squares / lengths**2
-    return np.asarray((1 - share) * _matern(scaled.sum(axis=2)) + share * _matern(scaled).mean(axis=2))
+    return np.asarray((1 - share) * _matern(scaled.sum(axis=2))[0] + share * _matern(scaled)[0].mean(axis=2))
 
 
-def _matern(square: Numbers) -> Numbers:
+def _matern(square: Numbers) -> tuple[Numbers, Numbers]:
+    """The kernel at squared distances, and minus its derivative by them."""
     far = np.sqrt(5 * square)
-    return np.asarray((1 + far + far**2 / 3) * np.exp(-far))
-
-
-def _matern_slope(square: Numbers) -> Numbers:
-    """Minus the derivative by the squared distance: 5/6 (1 + sqrt(5) r) exp(-sqrt(5) r)."""
-    far = np.sqrt(5 * square)
-    return np.asarray(5 / 6 * (1 + far) * np.exp(-far))
+    falling = np.exp(-far)
+    slope = (1 + far) * falling
+    return slope + far**2 / 3 * falling, 5 / 6 * slope
 
 
 def _log_h(z: Numbers) -> Numbers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -122,13 +123,17 @@ class GPSampler:
 
     def _best(self, chance: Random, model: StepModel, ranked: list[KnownTrial]) -> Candidate | None:
         """The best of all candidates and their neighbours; None if there is no new one."""
-        best = self._affordable(list(self._candidates(chance, ranked)))
+        candidates = self._affordable(list(self._candidates(chance, ranked)))
         for _ in range(ROUNDS):
-            order = np.argsort(-self._scores(model, best), kind="stable")[:BEST] if best else np.array([], int)
-            best = [best[place] for place in order]
+            best = list(islice(self._new_ones(model, candidates), BEST))
             moved = [near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
-            best = self._affordable([*best, *self._new_candidates(moved)])
-        return best[int(np.argmax(self._scores(model, best)))] if best else None
+            candidates = self._affordable([*best, *self._build(moved)])
+        return next(self._new_ones(model, candidates), None)
+
+    def _new_ones(self, model: StepModel, candidates: list[Candidate]) -> Iterator[Candidate]:
+        """The candidates that no trial has, best first. Whether one is new takes longer to find than its score."""
+        order = np.argsort(-self._scores(model, candidates), kind="stable") if candidates else np.array([], int)
+        return (each for place in order if self._maker.is_new((each := candidates[place]).configuration))
 
     def _affordable(self, candidates: list[Candidate]) -> list[Candidate]:
         return candidates
@@ -138,16 +143,14 @@ class GPSampler:
 
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Random samples, and neighbours of the best trials."""
-        yield from self._new_candidates(random_choices(chance) for _ in range(FRESH))
-        moved = (near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
-        yield from self._new_candidates(moved)
+        yield from self._build(random_choices(chance) for _ in range(FRESH))
+        yield from self._build(near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
 
-    def _new_candidates(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
-        """The configurations that are new."""
+    def _build(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
+        """The valid configurations."""
         for choose in ways:
-            drawn = self._maker.build(choose, self._fixed)
-            if drawn is not None and self._maker.is_new(drawn[1]):
-                yield Candidate(*drawn, self._price(drawn[1]))
+            if (made := self._maker.build(choose, self._fixed)) is not None:
+                yield Candidate(*made, self._price(made[1]))
 
     def _price(self, configuration: Configuration) -> int:
         return 0

@@ -82,7 +82,7 @@ class TrunkSampler(GPSampler):
         yield from super()._candidates(chance, ranked)
         bases = [(trial, late) for trial in ranked[:BASES] if (late := self._late(trial))]
         for trial, late in bases:
-            yield from self._new_candidates(self._branch(chance, trial, late) for _ in range(BRANCHES // len(bases)))
+            yield from self._build(self._branch(chance, trial, late) for _ in range(BRANCHES // len(bases)))
 
     def _branch(self, chance: Random, base: KnownTrial, late: tuple[str, ...]) -> Choose:
         """The values of a trial with at least one late value changed."""
