@@ -311,8 +311,9 @@ def regret_text(tasks: list[dict[str, Any]]) -> str:
 
 def clearly(tasks: list[dict[str, Any]]) -> str:
     """The tasks in which the difference from random trials is more than two of its standard errors."""
-    better, worse = (sum(sign * line["less"] > 2 * line["less_error"] > 0 for line in tasks) for sign in (-1, 1))
-    return f"in {better} of {len(tasks)} | in {worse}"
+    better, worse = ([line for line in tasks if sign * line["less"] > 2 * line["less_error"] > 0] for sign in (-1, 1))
+    names = f": {', '.join(line['task'] for line in worse)}" if worse else ""
+    return f"in {len(better)} of {len(tasks)} | in {len(worse)}{names}"
 
 
 def mean_of(values: list[float]) -> tuple[float, float]:
