@@ -254,8 +254,8 @@ class Quadratic(CurveTask):
         for step in range(self.steps):
             rate = number(rates, step)
             kept, added = (1 - rate * curvatures) ** 2, rate**2 * curvatures * self._gradient_noise / batch
-            for _ in range(inner):
-                squares = np.minimum(kept * squares + added, 1e6)
+            sums = np.where(kept == 1, inner, (1 - kept**inner) / np.where(kept == 1, 1, 1 - kept))
+            squares = np.minimum(kept**inner * squares + added * sums, 1e6)
             losses[step] = float(np.log(curvatures @ squares / 2))
         return losses
 
