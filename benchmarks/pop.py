@@ -1,10 +1,10 @@
 """How soon a target is reached, by POP and by others, on recorded curves that are played again.
 
-    python benchmarks/pop.py [--data FOLDER] [--orders 25] [--slots 1 10 25] [--save FILE.jsonl]
+    python benchmarks/pop.py [--data FOLDER] [--parts 0] [--orders 25] [--slots 1 10 25] [--save FILE.jsonl]
 
 Workloads: benchmarks/data/*.jsonl.gz, recorded with `stagetree export --curves`, and, in FOLDER, taskset_*.npz
-(TaskSet, Metz et al. 2020): 100 of 1,000 curves, the metric exp(-loss), a minute a step. A curve ends where it is not a
-number.
+(TaskSet, Metz et al. 2020): 100 of 1,000 curves, or several hundreds (--parts, from 0 to 9), the metric exp(-loss), a
+minute a step. A curve ends where it is not a number.
 
 As in HyperDrive (Rasley et al. 2017, §7): the target is what three in a hundred configurations reach at all, the
 configurations come in random orders, the same for every policy, and time runs until some trial was evaluated at the
@@ -12,8 +12,9 @@ target, whether or not the policy saw it. The boundary is a twelfth of a trial, 
 the paper's 120 epochs). There is no kill threshold and no time limit. For `pop` and `early_term` every step is
 evaluated. To leave a trial and take it up again later costs a tenth of a step (--switch).
 
-`rank` is `pop` of which p ends no trial, so trials continue by the rank of their last value at its step alone; `pop p`
-orders and pools them by p from the first boundary on, as the paper does. `pop open` and `rank open` are not told the
+`rank` is `pop` of which p ends no trial, so trials continue by the rank of their last value at its step alone. `pop rank`
+orders opportunistic trials by their last value whatever its step, as 0.1.0 did; `pop p` orders and pools all by p from
+the first boundary on, as the paper does. `pop open` and `rank open` are not told the
 target: they aim at the best value so far, and continue until all trials have ended, so there p is proven more often.
 `bandit 0.1` is the bandit with epsilon 0.1 instead of 0.5.
 
@@ -23,7 +24,8 @@ trial reached the target; they count as the longest. `over`: the median of when 
 median for other numbers of slots (Figure 12b), over a fifth of the orders. The last is how reliable the p was that was
 shown or acted on, and of `pop` also the p that was not: of the judgements with so high a p, the mean of p, and the part
 that came true had the trial been trained to its end. Under it, the Brier scores of p, of the last value's verdict (it
-has reached the target, or not), and of the part that came true as the p of all.
+has reached the target, or not), and of the part that came true as the p of all. At the end, of all workloads: the
+geometric mean of `sooner`, its median, and in how many of all orders the policy was sooner than the first.
 """
 
 from __future__ import annotations
@@ -52,10 +54,21 @@ TRIALS = 100
 BOUNDS = {"max": [0, 1], "min": [0, None]}
 COMPARED = ("pop", "rank", "early_term", "bandit", "bandit 0.1", "random", "asha", "hyperband")
 OPEN = ("pop open", "rank open")
-POLICIES = (*COMPARED, *OPEN, "pop p", "asha predicted", "asha hopeless", "random hopeless", "bandit hopeless")
+POLICIES = (
+    *COMPARED,
+    *OPEN,
+    "pop rank",
+    "pop p",
+    "asha predicted",
+    "asha hopeless",
+    "random hopeless",
+    "bandit hopeless",
+)
 EVALUATED = ("pop", "early_term")
 STUDY_FIELDS = ("stop_hopeless",)
 COLUMNS = ("min", "25 %", "median", "90 %", "max", "max-min", "sooner", "later", "never", "over")
+Times = dict[str, list[float]]
+"""The seconds to the target in each order, by policy."""
 LEVELS = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.01)
 
 
@@ -66,25 +79,28 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 10, 25], help="beside 5")
     parser.add_argument("--switch", type=float, default=0.1, help="to leave a trial and resume it, in steps")
     parser.add_argument("--policies", nargs="*", default=list(COMPARED), help=f"of {', '.join(POLICIES)}")
-    parser.add_argument("--only", default="", help="workloads with this in their name")
+    parser.add_argument("--only", nargs="*", default=[""], help="workloads with one of these in their name")
+    parser.add_argument("--parts", type=int, nargs="*", default=[0], help="which hundreds of curves of each task")
     parser.add_argument(
         "--save", type=Path, help="append the seconds of each order to this file, for docs/box_plots.py"
     )
     arguments = parser.parse_args()
-    for workload in workloads(arguments.data):
-        if arguments.only not in workload.name:
+    found = []
+    for workload in workloads(arguments.data, arguments.parts):
+        if not any(name in workload.name for name in arguments.only):
             continue
         target = target_of(workload)
         print(f"\n{workload.name}: {len(workload.traces)} trials of {workload.max_steps} steps, target {target:.4g}")
-        tables(workload, target, arguments)
+        found.append(tables(workload, target, arguments))
+    summary(found)
 
 
-def workloads(folder: Path | None) -> Iterator[Workload]:
+def workloads(folder: Path | None, parts: Sequence[int] = (0,)) -> Iterator[Workload]:
     for path in sorted(DATA.glob("*.jsonl.gz")):
         with gzip.open(path, "rt") as lines:
             yield read(lines)
     for path in sorted(folder.glob("taskset_*.npz") if folder else []):
-        yield taskset(path)
+        yield from (taskset(path, part) for part in parts)
 
 
 def taskset(path: Path, part: int = 0) -> Workload:
@@ -92,7 +108,8 @@ def taskset(path: Path, part: int = 0) -> Workload:
     losses = np.load(path)["valid_loss"].astype(float)
     chosen = np.random.default_rng(0).permutation(len(losses))[part * TRIALS : (part + 1) * TRIALS]
     traces = tuple(trace(np.exp(-losses[number, 1:])) for number in chosen)
-    return Workload(path.stem.removeprefix("taskset_"), "exp(-loss)", "max", losses.shape[1] - 1, traces)
+    name = path.stem.removeprefix("taskset_") + (f", hundred {part}" if part else "")
+    return Workload(name, "exp(-loss)", "max", losses.shape[1] - 1, traces)
 
 
 def trace(values: np.ndarray) -> Trace:
@@ -130,6 +147,7 @@ def all_policies(workload: Workload, target: float) -> dict[str, dict[str, Any]]
     predicted = plain["asha"] | {"promote_by": "predicted", "bounds": bounds}
     hopeless = {"stop_hopeless": {"bounds": bounds}}
     return plain | {
+        "pop rank": plain["pop"] | {"order_by": "rank"},
         "pop p": plain["pop"] | {"order_by": "p"},
         **{name: _drop_target(plain[name.removesuffix(" open")]) for name in OPEN},
         "asha predicted": predicted,
@@ -141,17 +159,18 @@ def _drop_target(tuner: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tuner.items() if name != "target"}
 
 
-def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> None:
+def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> Times:
+    """Print the tables of a workload; the seconds to the target of each policy in each order, with 5 slots."""
     every = {name: all_policies(workload, target)[name] for name in arguments.policies}
     print(f"{'':16}" + "".join(f"{name:>9}" for name in COLUMNS))
-    first, foretold = list[float](), dict[str, list[Foretold]]()
+    found, foretold = Times(), dict[str, list[Foretold]]()
     for name in every:
         foretold[name], over = [], list[float]()
         asked = (workload, every[name], target, FIGURE_SLOTS, arguments.orders, arguments.switch)
         times = play(*asked, foretold=foretold[name], over=over)
         save(arguments.save, workload.name, name, FIGURE_SLOTS, times)
-        first = first or times
-        print(row(name, times, first) + f"{minutes(float(np.median(over))):>9}", flush=True)
+        found[name] = times
+        print(row(name, times, next(iter(found.values()))) + f"{minutes(float(np.median(over))):>9}", flush=True)
     few = -(-arguments.orders // 5)
     print(f"{'slots':16}" + "".join(f"{slots:>9}" for slots in arguments.slots))
     for name, tuner in every.items():
@@ -164,6 +183,19 @@ def tables(workload: Workload, target: float, arguments: argparse.Namespace) -> 
     for name, judged in foretold.items():
         reliability(f"{name}, shown or acted on", [each for each in judged if each.acted_on])
         reliability(f"{name}, neither", [each for each in judged if not each.acted_on])
+    return found
+
+
+def summary(found: Sequence[Times]) -> None:
+    """How much sooner the first policy is than each, over all workloads."""
+    print(f"\n{'all workloads':16}{'mean':>9}{'median':>9}{'sooner':>9}")
+    for name in found[0] if found else ():
+        pairs = [(times[name], next(iter(times.values()))) for times in found]
+        ratios = [np.median(times) / np.median(first) for times, first in pairs]
+        sooner = sum(time < other for pair in pairs for time, other in zip(*pair, strict=True))
+        orders = sum(len(times) for times, _ in pairs)
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        print(f"{name:16}{shown(mean):>9}{shown(float(np.median(ratios))):>9}{f'{sooner} of {orders}':>12}")
 
 
 def save(path: Path | None, workload: str, policy: str, slots: int, times: Sequence[float]) -> None:

@@ -17,7 +17,7 @@ from app.domain.search_plan import Node, Study
 from app.domain.terms import TrialEventKind
 from app.search.replay import replay
 from app.search.tuners.base import Context
-from app.search.tuners.promising import rank_confidence
+from app.search.tuners.pop_orders import ORDERS
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
@@ -102,7 +102,7 @@ def judgements(found: Study) -> list[Any]:
 
 def worth(judgement: Any, order_by: str) -> float:
     """What a trial is ordered and pooled by."""
-    return float(judgement["p"]) if order_by == "p" else rank_confidence(judgement["rank"], judgement["of"])
+    return ORDERS[order_by].worth(judgement)
 
 
 def best(found: Study) -> float:
@@ -217,26 +217,34 @@ def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [night(1), 2, night(5)])
-@pytest.mark.parametrize("order_by", ["rank", "p"])
+@pytest.mark.parametrize("order_by", ["rank_at_step", "rank", "p"])
 def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int, order_by: str) -> None:
-    """By rank or by p among waiting trials; for equal ones the last value counts, so no choice is blind."""
+    """By rank or by p among waiting trials; for equal ones the part of its step, or the last value, counts, so no choice
+    is blind.
+    """
     shuffled = {"end": [ENDS[5 * number % 12] for number in range(12)]}
     found = run(POP | {"target": 0.99, "lower_bound": 0, "order_by": order_by}, slots=slots, space=shuffled)
-    opportunistic, training, values = dict[int, float](), set[int](), dict[int, float]()
+    order = ORDERS[order_by]
+    opportunistic, training, values = dict[int, Any](), set[int](), dict[int, float]()
     checked = 0
+
+    def place(number: int) -> tuple[float, ...]:
+        judgement = opportunistic[number]
+        return -order.worth(judgement), *order.among_equals(judgement), -values[number]
+
     for event in found.history:
         match event.kind:
             case TrialEventKind.RESULT:
                 training.discard(event.trial)
                 values[event.trial] = event.metrics["accuracy"] or 0.0
             case TrialEventKind.PRIORITIZE if event.reason["class"] == "opportunistic":
-                opportunistic[event.trial] = worth(event.reason, order_by)
+                opportunistic[event.trial] = event.reason
             case TrialEventKind.PRIORITIZE:
                 opportunistic.pop(event.trial, None)
             case TrialEventKind.START | TrialEventKind.PROMOTE:
                 waiting = opportunistic.keys() - training
                 if event.trial in waiting:
-                    assert event.trial == max(waiting, key=lambda number: (opportunistic[number], values[number]))
+                    assert event.trial == min(waiting, key=place)
                     checked += 1
                 training.add(event.trial)
             case TrialEventKind.STOP:
@@ -244,6 +252,33 @@ def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int,
         if values.get(event.trial) is not None and event.steps == 20:
             opportunistic.pop(event.trial, None)
     assert checked > 10
+
+
+def chance(node: Node, step: int) -> e.Metrics:
+    """Four of five trials stay at chance, and the others learn."""
+    end = node.segment.values(node.start)["end"]
+    assert isinstance(end, float)
+    return {"accuracy": 0.1 if end < 0.7 else end * (1 - math.exp(-step / 4))}
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_equal_results_leave_slots_for_new_trials(slots: int) -> None:
+    """Where all results at a step are equal, they say nothing, and trials that learn from the first step on are found
+    before those at chance are at their end.
+    """
+    ends = {"end": [*(round(0.1 + 0.01 * number, 2) for number in range(16)), 0.75, 0.8, 0.85, 0.9]}
+    found = run(POP | {"num_trials": 20, "target": 0.8}, measure=chance, space=ends, slots=slots)
+    assert best(found) >= 0.8
+    assert all(trial.steps < 20 for trial in found.trials[:16][slots:]) and found.executed < 20 * 20 / 2
+
+
+def test_a_judgement_says_how_many_trials_have_the_same_value() -> None:
+    ends = {"end": [0.1, 0.2, 0.3, 0.4]}
+    found = run(POP | {"num_trials": 4, "target": 0.8}, measure=chance, space=ends, slots=4)
+    first = [judgement for judgement in judgements(found) if judgement["steps"] == 2]
+    assert {judgement["rank"] for judgement in first} == {1}
+    assert max(judgement["tied"] for judgement in first) == 4
+    assert all(judgement["tied"] <= judgement["of"] for judgement in first)
 
 
 @pytest.mark.slow
@@ -258,7 +293,7 @@ def test_without_proof_p_ends_nobody() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order_by", ["rank", "p"])
+@pytest.mark.parametrize("order_by", ["rank_at_step", "rank", "p"])
 def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str) -> None:
     found = run(POP | {"num_trials": 30, "lower_bound": 0.5, "order_by": order_by}, measure=wobbling, space=MANY)
     values: dict[int, dict[int, float]] = {}
@@ -324,7 +359,7 @@ def test_promising_trials_have_slots_of_their_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order_by", ["rank", "p"])
+@pytest.mark.parametrize("order_by", ["rank_at_step", "rank", "p"])
 def test_each_judgement_has_its_numbers(order_by: str) -> None:
     for judgement in judgements(run(POP | {"target": 0.84, "order_by": order_by})):
         assert 0 <= judgement["own_slots"] <= judgement["slots"] == 4
@@ -334,7 +369,7 @@ def test_each_judgement_has_its_numbers(order_by: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order_by", ["rank", "p"])
+@pytest.mark.parametrize("order_by", ["rank_at_step", "rank", "p"])
 def test_the_priority_of_a_promising_trial_is_what_it_is_ordered_by(order_by: str) -> None:
     world = play(POP | {"target": 0.84, "order_by": order_by})
     found = world.plan.studies[STUDY]

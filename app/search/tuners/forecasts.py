@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise, takewhile
@@ -111,6 +111,12 @@ class Forecasts:
         step = max(self._points[trial])
         others = self._losses[step]
         return 1 + bisect_left(others, self._sign * self._points[trial][step]), len(others)
+
+    def ties(self, trial: int) -> int:
+        """How many trials, with this one, have its last value at that step."""
+        step = max(self._points[trial])
+        loss, others = self._sign * self._points[trial][step], self._losses[step]
+        return bisect_right(others, loss) - bisect_left(others, loss)
 
     def is_at_top(self, trial: int, part: float) -> bool:
         """Whether the trial is in the best part (0 to 1) of the trials that reached its last step.

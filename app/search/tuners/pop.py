@@ -1,8 +1,8 @@
 """POP (Rasley et al. 2017, HyperDrive, §3 and §5.3): slots go to the trials that will reach the target.
 
 At each boundary a trial is judged: how likely it reaches the target before time is up (p), and how soon. Promising
-trials continue in slots of their own. Opportunistic ones take turns of one boundary each in the other slots, the
-likeliest first. Poor ones end. A trial without a request is suspended: its state is in the plan, and any slot can
+trials continue in slots of their own. Opportunistic ones take turns of one boundary each in the other slots, in the
+order of `pop_orders`. Poor ones end. A trial without a request is suspended: its state is in the plan, and any slot can
 resume it.
 
 Each judgement is recorded with its numbers, as an action that sets the trial's priority or ends it. Replay reads clock
@@ -22,13 +22,14 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, divide, rank_confidence
+from app.search.tuners.pop_orders import ORDERS
+from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, divide
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
 
 Reason = dict[str, Any]
 
-JUDGED = ("p", "expected_seconds", "steps", "target", "seconds_per_step", "proven", "rank", "of")
+JUDGED = ("p", "expected_seconds", "steps", "target", "seconds_per_step", "proven", "rank", "tied", "of")
 """The recorded numbers of a trial itself, besides its class and the pools."""
 MOST_LOOKED_AT = 12
 """At how many steps ahead P(y_m >= target) is computed: the cost is proportional, and the values are similar."""
@@ -74,7 +75,7 @@ class Pop(Tuner):
         self._is_given, self._best = bool(self._targets), math.inf
         self._forecasts, self._context = Forecasts(spec, tuner.bounds, tuner.max_steps), Context()
         self._proof = ForecastProof(spec.metric, self._sign, tuner.max_steps)
-        self._by_p = tuner.order_by == "p"
+        self._order = ORDERS[tuner.order_by]
         self._trials: dict[int, _Trial] = {}
         self._unjudged: dict[int, None] = {}  # at a boundary, in order of arrival
         self._between: dict[int, None] = {}  # evaluated between two boundaries, to be extended at once
@@ -178,11 +179,10 @@ class Pop(Tuner):
         judged = self._forecast(number) | self._rank_fields(number)
         if self._is_poor(number, judged):
             return Stop(trial=number, reason=self._add_context({"class": Class.POOR, **judged}))
-        others = [
-            self._worth(trial.judged) for other, trial in self._trials.items() if trial.judged and other != number
-        ]
+        worth = self._order.worth
+        others = [worth(trial.judged) for other, trial in self._trials.items() if trial.judged and other != number]
         judged |= self._claim_fields(number)
-        return self._prioritize(number, judged, divide([*others, self._worth(judged)], self._context.slots))
+        return self._prioritize(number, judged, divide([*others, worth(judged)], self._context.slots))
 
     def _is_poor(self, number: int, judged: Reason) -> bool:
         """Whether a trial ends: no time is left, or p is proven and too small, and the trial is not at the top."""
@@ -197,7 +197,8 @@ class Pop(Tuner):
     def _rank_fields(self, number: int) -> Reason:
         """Whether p is proven, and the trial's rank at its step."""
         rank, among = self._forecasts.rank(number)
-        return {"proven": self._proof.is_given, "rank": rank, "of": among}
+        ties = {"tied": self._forecasts.ties(number)} if self._order.counts_ties else {}
+        return {"proven": self._proof.is_given, "rank": rank, **ties, "of": among}
 
     def _claim_fields(self, number: int) -> Reason:
         """A claim to be proven later: the probability that the trial will be at the current best value."""
@@ -206,10 +207,6 @@ class Pop(Tuner):
         chances = self._forecasts.posterior([number]).prob_reaches([then, end], mark)[0]
         p_next, p_end = (round(float(p), 4) for p in chances)
         return {FORETOLD: {"mark": mark, "next": then, "p_next": p_next, "p_end": p_end}}
-
-    def _worth(self, judged: Mapping[str, Any]) -> float:
-        """The order of trials, and the value for the pools: p, or a value derived from the rank."""
-        return float(judged["p"]) if self._by_p else rank_confidence(judged["rank"], judged["of"])
 
     def _forecast(self, number: int) -> Reason:
         """p and the expected remaining time of a trial (eq. 1 to 3, truncated when time is up)."""
@@ -235,7 +232,7 @@ class Pop(Tuner):
         return self._targets[0] if self._is_given else self._sign * self._best
 
     def _prioritize(self, number: int, judged: Mapping[str, Any], pools: Pools) -> Prioritize:
-        worth = self._worth(judged)
+        worth = self._order.worth(judged)
         is_promising = worth >= pools.threshold
         reason: Reason = {"class": Class.PROMISING if is_promising else Class.OPPORTUNISTIC, **judged}
         reason |= {"threshold": None if math.isinf(pools.threshold) else pools.threshold, "own_slots": pools.slots}
@@ -244,7 +241,7 @@ class Pop(Tuner):
     def _current_pools(self) -> Pools:
         slots = self._context.slots
         if self._pools is None or self._pools[0] != slots:
-            confidences = (self._worth(trial.judged) for trial in self._trials.values() if trial.judged)
+            confidences = (self._order.worth(trial.judged) for trial in self._trials.values() if trial.judged)
             self._pools = (slots, divide(confidences, slots))
         return self._pools[1]
 
@@ -252,7 +249,7 @@ class Pop(Tuner):
         """The first trial whose pool has changed because of other trials."""
         pools = self._current_pools()
         for number, trial in self._trials.items():
-            if trial.judged and trial.is_promising != (self._worth(trial.judged) >= pools.threshold):
+            if trial.judged and trial.is_promising != (self._order.worth(trial.judged) >= pools.threshold):
                 judged = {name: trial.judged[name] for name in JUDGED if name in trial.judged}
                 return self._prioritize(number, judged, pools)
         return None
@@ -267,20 +264,23 @@ class Pop(Tuner):
         promising = [number for number in self._turns if self._trials[number].is_promising]
         training = sum(trial.training and trial.is_promising for trial in self._trials.values())
         if promising and training < self._current_pools().slots:
-            return self._extend(self._likeliest(promising))
+            return self._extend(self._first(promising))
         if self._started < self._limit:
             return NewTrial(steps=self._points[0], reason=self._add_context({}))
         others = [number for number in self._turns if not self._trials[number].is_promising]
-        return self._extend(self._likeliest(others or promising)) if self._turns else None
+        return self._extend(self._first(others or promising)) if self._turns else None
 
-    def _likeliest(self, numbers: list[int]) -> int:
-        """Of waiting trials, the one with the highest value; of equals, the one with the best result."""
-        trials = self._trials
-        return min(numbers, key=lambda number: (-self._worth(trials[number].judged), trials[number].loss, number))
+    def _first(self, numbers: list[int]) -> int:
+        """Of waiting trials, the one with the most worth, as ordered by `order_by`; of equals, the best result."""
+        return min(numbers, key=self._place)
+
+    def _place(self, number: int) -> tuple[float, ...]:
+        trial = self._trials[number]
+        return -self._order.worth(trial.judged), *self._order.among_equals(trial.judged), trial.loss, number
 
     def _extend(self, number: int) -> Extend:
         trial = self._trials[number]
-        why = {name: trial.judged[name] for name in ("class", "rank", "of") if name in trial.judged}
+        why = {name: trial.judged[name] for name in ("class", "rank", "tied", "of") if name in trial.judged}
         return Extend(trial=number, steps=self._next_point[trial.steps], reason=self._add_context(why))
 
     def _add_context(self, reason: Reason) -> Reason:

@@ -193,7 +193,7 @@ BEST_PART = 0.1
 """Beyond the best tenth at its step, a trial's rank counts as zero."""
 
 
-def rank_confidence(rank: int, number: int) -> float:
+def rank_confidence(rank: float, number: int) -> float:
     """A replacement of p while it is not proven, from a trial's rank (from 1) among `number` trials at its step.
 
     It falls from 1, for the best, to 0 beyond the best tenth.

@@ -118,10 +118,11 @@ class PopTuner(CurveTuner):
         default=0.05, ge=0, le=1, description="a number from 0 to 1: a trial that is less likely to get there ends"
     )
 
-    order_by: Literal["rank", "p"] = Field(
-        default="rank",
-        description="rank or p: whether trials continue in the order of their rank among trials at their step, "
-        "or of the probability that they reach the target",
+    order_by: Literal["rank_at_step", "rank", "p"] = Field(
+        default="rank_at_step",
+        description="rank_at_step, rank or p: whether trials continue in the order of their rank among trials at their "
+        "step; of that rank as far as the best tenth, and then of their last value, the default of 0.1.0; or of the "
+        "probability that they reach the target",
     )
 
     def targets(self) -> list[float]:
