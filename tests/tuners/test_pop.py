@@ -219,9 +219,7 @@ def test_every_trial_has_its_first_boundary_before_an_opportunistic_one_has_its_
 @pytest.mark.parametrize("slots", [night(1), 2, night(5)])
 @pytest.mark.parametrize("order_by", ["rank_at_step", "rank", "p"])
 def test_turns_go_to_the_first_in_order_and_among_equals_to_the_best(slots: int, order_by: str) -> None:
-    """By rank or by p among waiting trials; for equal ones the part of its step, or the last value, counts, so no choice
-    is blind.
-    """
+    """By rank or by p among waiting trials; the rank at their steps, or the last values, decide between equal ones."""
     shuffled = {"end": [ENDS[5 * number % 12] for number in range(12)]}
     found = run(POP | {"target": 0.99, "lower_bound": 0, "order_by": order_by}, slots=slots, space=shuffled)
     order = ORDERS[order_by]

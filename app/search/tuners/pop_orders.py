@@ -18,7 +18,7 @@ half go wider. More of them helps where values stand at chance for ever, fewer w
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WaitingOrder:
     """How trials are ordered and pooled."""
 
     worth: Callable[[Judgement], float]
@@ -60,7 +60,7 @@ def _part_before_and_steps_left(judged: Judgement) -> tuple[float, ...]:
 
 
 ORDERS = {
-    "rank_at_step": Order(_worth_by_mean_rank, _part_before_and_steps_left, counts_ties=True),
-    "rank": Order(_worth_by_rank, _no_difference),
-    "p": Order(_worth_by_p, _no_difference),
+    "rank_at_step": WaitingOrder(_worth_by_mean_rank, _part_before_and_steps_left, counts_ties=True),
+    "rank": WaitingOrder(_worth_by_rank, _no_difference),
+    "p": WaitingOrder(_worth_by_p, _no_difference),
 }
