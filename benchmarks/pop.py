@@ -13,9 +13,9 @@ the paper's 120 epochs). There is no kill threshold and no time limit. For `pop`
 evaluated. To leave a trial and take it up again later costs a tenth of a step (--switch).
 
 `rank` is `pop` of which p ends no trial, so trials continue by the rank of their last value at its step alone. `pop
-rank` orders opportunistic trials by their last value whatever its step, as 0.1.0 did; `pop p` orders and pools all by p
-from the first boundary on, as the paper does. `pop open` and `rank open` are not told the target: they aim at the best
-value so far, and continue until all trials have ended, so there p is proven more often.
+rank` orders opportunistic trials by their last value, also of different steps, as 0.1.0 did; `pop p` orders and pools
+all by p from the first boundary on, as the paper does. `pop open` and `rank open` are not told the target: they aim at
+the best value so far, and continue until all trials have ended, so there p is proven more often.
 `bandit 0.1` is the bandit with epsilon 0.1 instead of 0.5.
 
 The first table is of 5 slots: the distribution over orders (Figures 7 and 12c), in minutes. `sooner`: the median of the

@@ -6,10 +6,10 @@ The rules of `app/search/tuners/pop.py`, but that no p ends a trial, played in m
 mean of those with `order_by: rank`, the order of 0.1.0, over worlds of 100 trials and orders of these; after the sign
 is the standard error of its logarithm. The target is what three in a hundred trials reach.
 
-The first table is about turns of opportunistic trials: by value, whatever its step, and each third of these turns to
-the trial that has waited longest, or all (round robin, as in the paper); and by the rank at the step. The second is
-about equal values: they share their best rank, or the mean of their ranks; the same, but where all at a step are equal
-they have a worth of one half (`rank_at_step`, the default); or a draw for each trial breaks ties.
+The first table is about turns of opportunistic trials: by value, also of different steps, with each third turn, or
+each one (round robin, as in the paper), for the trial that has waited longest; and by the rank at the step. The second
+is about equal values: they share their best rank, or the mean of their ranks; the same, but where all at a step are
+equal they have a worth of one half (`rank_at_step`, the default); or a draw for each trial breaks ties.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pop
 import pop_choosing
 from pop_choosing import STEPS, trace
 
-from app.search.tuners.pop_orders import ORDERS, Judgement, WaitingOrder
+from app.search.tuners.pop_orders import ORDERS, Judgement, WaitingOrder, mean_rank
 from app.search.tuners.promising import divide, rank_confidence
 from app.simulation.traces import Trace, Workload
 
@@ -40,7 +40,7 @@ SWITCH = 0.1
 
 @dataclass(frozen=True)
 class Variant:
-    """A rule. longest_wait: each so many-th turn is that of the trial that has waited longest; 0 for none."""
+    """A rule. longest_wait: with n, each nth turn is that of the trial that has waited longest; 0 for no such turn."""
 
     order: WaitingOrder
     longest_wait: int = 0
@@ -147,16 +147,12 @@ class Light:
 # ------------------------------------------------------------------------------------------------------------ variants
 
 
-def _best_rank(judged: Judgement) -> float:
-    return rank_confidence(judged["rank"], judged["of"])
-
-
 def _best_place(judged: Judgement) -> tuple[float, ...]:
     return (judged["rank"] - 1) / judged["of"], -judged["steps"]
 
 
 def _mean_rank(judged: Judgement) -> float:
-    return rank_confidence(judged["rank"] + (judged["tied"] - 1) / 2, judged["of"])
+    return rank_confidence(mean_rank(judged), judged["of"])
 
 
 DEFAULT = Variant(ORDERS["rank_at_step"])
@@ -169,10 +165,10 @@ TURNS = {
 }
 TIES = {
     "rank": Variant(ORDERS["rank"]),
-    "best rank": Variant(WaitingOrder(_best_rank, _best_place)),
+    "best rank": Variant(WaitingOrder(ORDERS["rank"].worth, _best_place)),
     "mean rank": Variant(WaitingOrder(_mean_rank, ORDERS["rank_at_step"].among_equals)),
     "rank_at_step": DEFAULT,
-    "draw": Variant(WaitingOrder(_best_rank, _best_place), breaks_ties=True),
+    "draw": Variant(WaitingOrder(ORDERS["rank"].worth, _best_place), breaks_ties=True),
 }
 
 # -------------------------------------------------------------------------------------------------------------- worlds

@@ -170,7 +170,7 @@ def draw_kinds(browser: Browser, folder: Path) -> None:
             look(browser, f"{running.url}/#/slots", f"{name}-slots", "light")
             expect(page.locator("header.study")).to_contain_text("completed", timeout=300_000)
             page.close()
-            views = (*VIEWS, *(("compare?trials=0,1,2", "trials/0")))
+            views = (*VIEWS, "compare?trials=0,1,2", "trials/0")
             look_at_all(browser, running.url, name, tuple(f"studies/{study}/{view}" for view in views))
         look_at_all(browser, running.url, "kinds", ("",))
     for name, trials in LARGE.items():

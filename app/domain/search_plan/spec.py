@@ -97,7 +97,7 @@ class StoredSpec:
 
     @property
     def requests_all_at_once(self) -> bool:
-        """Whether its tuner requests each trial to its end and extends none, whatever the results."""
+        """Whether its tuner requests all steps of each trial at once, independent of results."""
         return self.kind in ("trials", "grid", "random")
 
     @property

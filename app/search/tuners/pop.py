@@ -271,7 +271,7 @@ class Pop(Tuner):
         return self._extend(self._first(others or promising)) if self._turns else None
 
     def _first(self, numbers: list[int]) -> int:
-        """Of waiting trials, the one with the most worth, as ordered by `order_by`; of equals, the best result."""
+        """The waiting trial that continues first, by the study's `order_by`."""
         return min(numbers, key=self._place)
 
     def _place(self, number: int) -> tuple[float, ...]:

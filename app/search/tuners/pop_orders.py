@@ -12,8 +12,8 @@ Judgement = Mapping[str, Any]
 """The recorded reason of a trial's last judgement."""
 
 UNKNOWN = 0.5
-"""The worth of a trial where all results at its step are equal: they say nothing, so half of the slots go deeper and
-half go wider. More of them helps where values stand at chance for ever, fewer where rewards are sparse.
+"""The worth of a trial where all results at its step are equal: half of the slots train such trials, and new trials
+begin in the others. Less worth is better where values stand at chance for ever, and more where rewards are sparse.
 """
 
 
@@ -44,23 +44,23 @@ def _worth_by_rank(judged: Judgement) -> float:
 def _worth_by_mean_rank(judged: Judgement) -> float:
     if 1 < judged["tied"] == judged["of"]:
         return UNKNOWN
-    return rank_confidence(_mean_rank(judged), judged["of"])
+    return rank_confidence(mean_rank(judged), judged["of"])
 
 
-def _mean_rank(judged: Judgement) -> float:
+def mean_rank(judged: Judgement) -> float:
     """The mean of the ranks that equal values share (midrank)."""
     return float(judged["rank"] + (judged["tied"] - 1) / 2)
 
 
-def _part_before_and_steps_left(judged: Judgement) -> tuple[float, ...]:
-    """The part of the trials at its step that is before it, so that values of different steps are never compared; of
-    equal ones, the trial with more steps.
+def _place_at_step(judged: Judgement) -> tuple[float, ...]:
+    """The part of the trials at its step that are better, so that values of different steps are never compared. Among
+    equals, the trial with more steps comes first.
     """
-    return (_mean_rank(judged) - 1) / judged["of"], -judged["steps"]
+    return (mean_rank(judged) - 1) / judged["of"], -judged["steps"]
 
 
 ORDERS = {
-    "rank_at_step": WaitingOrder(_worth_by_mean_rank, _part_before_and_steps_left, counts_ties=True),
+    "rank_at_step": WaitingOrder(_worth_by_mean_rank, _place_at_step, counts_ties=True),
     "rank": WaitingOrder(_worth_by_rank, _no_difference),
     "p": WaitingOrder(_worth_by_p, _no_difference),
 }

@@ -250,12 +250,8 @@ def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached
     """A slot's running stage, and the active trials it serves or the trials it verifies. `study` is charged for it."""
     stage = chain.stages[chain.index]
     step = min(max(reached, stage.start), stage.end)
-    all_states = chain.proof is not None
-    served = [
-        trial.number
-        for trial in passing
-        if trial.steps > stage.start and (all_states or trial.state == TrialState.ACTIVE)
-    ]
+    concerned = passing if chain.proof else [trial for trial in passing if trial.state == TrialState.ACTIVE]
+    served = [trial.number for trial in concerned if trial.steps > stage.start]
     forms = plan.nodes[stage.node].segment.forms
     return UnderWay(
         slot=chain.slot,

@@ -202,7 +202,7 @@ class VerificationLane(Lane):
             if difference:
                 self._waiting.clear()
 
-    def _train_to(self, bench: Bench, at: Comparison) -> dict[str, float | None] | None:
+    def _train_to(self, bench: Bench, at: Comparison) -> e.Metrics | None:
         """Train to a comparison, and evaluate where the recorded training did, before its state was saved.
 
         An evaluation changes what a trainer holds, such as the mode of its model. Returns the last metrics, if they are

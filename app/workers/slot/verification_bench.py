@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from math import inf
 from typing import Any
 
+from app.domain.artifacts import Metrics
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import ChainStopped
@@ -104,7 +105,7 @@ class Bench:
         if self.step < until:
             raise ChainStopped
 
-    def evaluate(self) -> dict[str, float | None]:
+    def evaluate(self) -> Metrics:
         self._check_wanted()
         return self._host.evaluate().metrics
 
@@ -135,13 +136,13 @@ class Bench:
         with closing(self.read(at.resume_point)) as stored:
             return self.compare(mine, stored, self._work.proof.ignored)
 
-    def compare_with_record(
-        self, mine: State | None, metrics: dict[str, float | None] | None, at: Comparison
-    ) -> Compared:
+    def compare_with_record(self, mine: State | None, metrics: Metrics | None, at: Comparison) -> Compared:
         """Compare the model's state or metrics with the record, and the trainers' other held objects.
 
-        mine, metrics: what is compared of them. Raises `Inconclusive` if a difference may not be the trainer's fault,
-            and `CheckpointUnreadable`.
+        mine: the model's state, if it is compared.
+        metrics: its metrics, if they are compared.
+
+        Raises `Inconclusive` if a difference may not be the trainer's fault, and `CheckpointUnreadable`.
         """
         comparison = NOT_KEPT if mine is None else self.compare_stored(mine, at)
         text = comparison.difference

@@ -74,7 +74,7 @@ export function eventText(event: LoggedEvent): string {
   return EVENT_TEXTS[event.type]?.(event.data as Data) ?? event.type;
 }
 
-/** What a stage is for: the trials that it trains, or those that it trains again to verify them. */
+/** The trials that a stage trains or verifies. */
 export function servedText({ proof, trials, trial_count }: Pick<Study["progress"]["running"][number], "proof" | "trials" | "trial_count">): string {
   const served = trial_count > 1 ? plural(trial_count, "trial") : trials.length ? `trial ${trials[0]}` : "";
   if (proof === "check") return "checks the trainer";
