@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from app.domain.chain_assignment import NextStop
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline, Look, TrainerConnection, nothing
-from stagetree.runtime.commands import Json, Metrics, PackTrained, Trained, call_with
+from stagetree.runtime.commands import Evaluation, Json, Metrics, PackTrained, Trained, call_with
 
 if TYPE_CHECKING:
     from stagetree.runtime.child import Child as Child
@@ -36,10 +36,14 @@ class TrainerClient(ABC):
 
     @abstractmethod
     def log(self, path: Path, rows: Path | None = None, lane: int | None = None) -> None:
-        """Append the trainer's output to that file from here on. Raises OSError.
+        """Append the trainer's output to that file from the next command on. Raises OSError.
 
         rows: the file for `Trainer.log`, of the trainer or of a `lane`: about one row a second; None keeps nothing.
         """
+
+    def evaluate(self, *, deadline: Deadline, watch: bool = False, look: bool | None = None) -> Evaluation:
+        """The model's metrics. watch: as for `Child.evaluate`. look: of the `save` that comes next, if one does."""
+        return self.call(deadline).evaluate(watch=watch)
 
     @abstractmethod
     def save(self, *, deadline: Deadline, look: bool = False, lane: int | None = None) -> State:

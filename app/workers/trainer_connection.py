@@ -111,7 +111,9 @@ class TrainerConnection:
         self._connection, self._lifeline = connection, lifeline
         self.stacks = anonymous_file(0)
         self.on_hang: Callable[[str, float], Exception] = self._hung
-        self._number = 0
+        self._number = 0  # of the command whose reply is awaited
+        self._ahead = ""  # the command that was sent behind that one
+        self._is_asked = False  # whether a reply is awaited
         self._end: int | str | None = None
         self._is_killed = False
         self._reading_end = RLock()  # reentrant: a signal handler may run in the same thread
@@ -193,14 +195,41 @@ class TrainerConnection:
         self.send(do, given)
         return self.await_reply(do, deadline, look)
 
-    def send(self, do: str, given: Json = NOTHING) -> None:
-        """Send a command, which ends the one before."""
+    def send(self, do: str, given: Json = NOTHING, ahead: str = "", given_ahead: Json = NOTHING) -> None:
+        """Send a command, which ends the one before.
+
+        ahead, given_ahead: the next command, which the process carries out at once after this one, and whose reply
+            comes with this one's. To send it again only turns to its reply; any other command abandons it.
+        """
+        was_sent, self._ahead = self._ahead, ahead
         self._number += 1
-        self.tell(do, given)
+        if do == was_sent:
+            return
+        self._number += bool(was_sent)
+        if not ahead:
+            self._tell({"do": do, "number": self._number, **given})
+            return
+        self._connection.hold({"do": do, "number": self._number, "has_next": True, **given})
+        self._tell({"do": ahead, "number": self._number + 1, **given_ahead})
 
     def tell(self, do: str, given: Json = NOTHING) -> None:
         """Send a message without a reply, also during another command."""
+        self._tell({"do": do, "number": self._number, **given})
+
+    def tell_before_next(self, do: str, given: Json = NOTHING) -> None:
+        """As `tell`, but between two commands it is sent together with the next one. Takes over the descriptors."""
         message = {"do": do, "number": self._number, **given}
+        fds = message.pop("fds", ())
+        if not self._is_asked:
+            self._connection.hold(message, *fds)
+            return
+        try:
+            self.tell(do, given)
+        finally:
+            _close(fds)
+
+    def _tell(self, message: Message) -> None:
+        do = message["do"]
         fds = message.pop("fds", ())
         try:
             self._connection.send(message, *fds, timeout=SEND_SECONDS)
@@ -211,6 +240,13 @@ class TrainerConnection:
 
     def await_reply(self, do: str, deadline: Deadline, look: Look = nothing) -> Any:
         """Wait for the reply to the command, and fail when nothing is heard within the deadline."""
+        self._is_asked = True
+        try:
+            return self._await_reply(do, deadline, look)
+        finally:
+            self._is_asked = False
+
+    def _await_reply(self, do: str, deadline: Deadline, look: Look) -> Any:
         heard_at = time.monotonic()
         while True:
             heard = self.hear()

@@ -14,7 +14,7 @@ from app.workers.state import State
 from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import Deadline, TrainerConnection
 from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm
-from stagetree.runtime.commands import Json, Saved
+from stagetree.runtime.commands import Evaluation, Json, Saved
 from stagetree.runtime.wire import Wire
 from stagetree.system.memory import resident_bytes
 
@@ -65,10 +65,19 @@ class TrainerProcess(TrainerConnection, TrainerClient):
                 if each is not None:
                     each.parent.mkdir(parents=True, exist_ok=True)
                     fds.append(os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
-            self.tell("log", {"fds": fds} if lane is None else {"fds": fds, "lane": lane})
-        finally:
+        except OSError:
             for fd in fds:
                 os.close(fd)
+            raise
+        self.tell_before_next("log", {"fds": fds} if lane is None else {"fds": fds, "lane": lane})
+
+    def evaluate(self, *, deadline: Deadline, watch: bool = False, look: bool | None = None) -> Evaluation:
+        """One wake of the slot for both."""
+        if look is not None:
+            self.send("evaluate", {"watch": watch}, "save", {"closed": self.take_closed(), "look": look})
+            evaluated: Evaluation = self.await_reply("evaluate", deadline)
+            return evaluated
+        return super().evaluate(deadline=deadline, watch=watch)
 
     def save(self, *, deadline: Deadline, look: bool = False, lane: int | None = None) -> State:
         state = self.own_state(self.call(deadline).save(closed=self.take_closed(), look=look, lane=lane))

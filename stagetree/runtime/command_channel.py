@@ -1,6 +1,7 @@
 """The trainer's side of its conversation with the slot: commands, answers, and progress while it trains.
 
-Each command is answered by `done`, or by `failed` with the error, and with the files that were opened meanwhile. While
+Each command is answered by `done`, or by `failed` with the error, and with the files that were opened meanwhile. The
+answer to one that `has_next`, which is sent before the answer, travels with the answer to that one. While
 it trains, the process reports its step on its own, and checks between steps whether its last step was changed.
 """
 
@@ -62,6 +63,7 @@ class Conversation:
         do, self._number = message["do"], message["number"]
         file_reads.uses.begin(do)
         passed = list[int]()
+        has_next = message.pop("has_next", False)
         given = {name: each for name, each in message.items() if name not in ("do", "number")}
         try:
             reply = self._commands[do](**given, fds=fds) if fds else self._commands[do](**given)
@@ -83,7 +85,11 @@ class Conversation:
         for fd in fds:
             os.close(fd)
         model = self._lanes.get(message["lane"]) if "lane" in message else self._model
-        self._wire.send({"number": self._number, "step": model.step if model else 0, **answer}, *passed)
+        answer |= {"number": self._number, "step": model.step if model else 0}
+        if has_next and "done" in answer:
+            self._wire.hold(answer)
+        else:
+            self._wire.send(answer, *passed)
         for fd in passed:
             os.close(fd)
 

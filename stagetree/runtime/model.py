@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from stagetree.runtime.averaging import Averaging
@@ -265,7 +266,11 @@ def _fill_buffer(layout: state_format.Layout, buffers: Buffers) -> tuple[Buffer,
 
 
 def _metrics(metrics: Any) -> dict[str, float | None]:
-    return {plain(name): each for name, each in finite_metrics(metrics).items()}
+    return {_plain_name(name): each for name, each in finite_metrics(metrics).items()}
+
+
+_plain_name = lru_cache(maxsize=1000)(plain)
+"""As `plain`, which decodes the whole environment; the same few names come again at each evaluation."""
 
 
 DRAIN_SECONDS = 1.0

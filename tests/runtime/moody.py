@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from fractions import Fraction
 from multiprocessing import current_process, get_context
 from typing import Any
 
@@ -69,6 +70,12 @@ class Moody(Trainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights, self.total, self.steps = state["weights"].clone(), state["total"].clone(), state["steps"]
+
+    def unmeasurable(self) -> None:
+        self.total = "none"  # type: ignore[assignment]
+
+    def unsavable(self) -> None:
+        self.total = Fraction(1)  # type: ignore[assignment]
 
     def _note(self, text: str) -> None:
         if self.journal:

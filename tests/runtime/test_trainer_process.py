@@ -58,6 +58,34 @@ def test_in_pieces_watched_and_in_other_processes_the_result_is_the_same(
         assert state_of(process, deadline) == whole
 
 
+@pytest.mark.parametrize("then", ["save", "train"])
+def test_a_state_that_is_saved_with_an_evaluation_is_the_same_or_dropped(
+    start: Start, deadline: Deadline, whole: bytes, then: str
+) -> None:
+    process = start()
+    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
+    process.train(HP, 5, deadline=deadline)
+    before = process.call(deadline).evaluate()
+    assert process.evaluate(deadline=deadline, look=True) == before
+    if then == "save":
+        process.save(deadline=deadline, look=True).close()
+    process.train(HP, 12, deadline=deadline)
+    assert process.evaluate(deadline=deadline, look=False).metrics != before.metrics
+    assert state_of(process, deadline) == whole
+
+
+def test_an_evaluation_and_the_save_behind_it_fail_each_for_itself(start: Start, deadline: Deadline) -> None:
+    process = moody(start())
+    train(process, 1, "unsavable")
+    assert process.evaluate(deadline=deadline, look=True).metrics["total"] == 1
+    with pytest.raises(TrainerFailed, match="Fraction"):
+        process.save(deadline=deadline, look=True)
+    train(process, 2, "unmeasurable")
+    with pytest.raises(TrainerFailed, match="could not convert"):
+        process.evaluate(deadline=deadline, look=True)
+    assert process.call(deadline).seen().unread == [], "the answer of the save behind it is passed over"
+
+
 def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(start: Start, deadline: Deadline) -> None:
     process, size = start(), 300 * 2**20
     peaks = list[int]()

@@ -36,6 +36,28 @@ def test_files_come_with_the_message_that_they_were_sent_with(ends: Ends) -> Non
     assert ends[1].receive() is None
 
 
+def test_a_held_message_arrives_before_the_next_one_with_its_own_files(ends: Ends) -> None:
+    fds = [os.memfd_create(name) for name in "abcde"]
+    for number, fd in enumerate(fds):
+        os.write(fd, str(number).encode())
+    ends[0].hold({"do": "log"}, fds[0], fds[1])
+    assert ends[1].receive() is None
+    ends[0].send({"do": "train"})
+    ends[0].hold({"do": "log"}, fds[2])
+    ends[0].send({"do": "load"}, *fds[3:])
+    expected = [("log", ["0", "1"]), ("train", []), ("log", ["2"]), ("load", ["3", "4"])]
+    for do, contents in expected:
+        message, files = ends[1].receive() or ({}, [])
+        assert (message["do"], [os.pread(fd, 9, 0).decode() for fd in files]) == (do, contents)
+        for fd in files:
+            os.close(fd)
+    for fd in fds[:3]:  # the wire has closed what it was given to hold
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
+    for fd in fds[3:]:
+        os.close(fd)
+
+
 def test_a_message_larger_than_the_buffers_arrives_whole(ends: Ends) -> None:
     text = "\udcff ü" * 2**20
     sender = threading.Thread(target=lambda: ends[0].send({"text": text}, timeout=30.0))

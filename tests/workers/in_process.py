@@ -110,7 +110,7 @@ class InProcess(TrainerClient):
                 until = wanted
         return Trained(self.model.step)
 
-    def evaluate(self, watch: bool = False) -> Evaluation:
+    def evaluate(self, watch: bool = False, *, deadline: Any = None, look: bool | None = None) -> Evaluation:
         self.do("evaluate")
         assert self.model is not None
         before = leaf_digests(self.model) if watch else {}

@@ -104,7 +104,9 @@ class WorldTrainer(InProcess):
         self.do("measure")
         return costs(widest), ""
 
-    def evaluate(self, watch: bool = False, lane: int | None = None) -> Evaluation:
+    def evaluate(
+        self, watch: bool = False, lane: int | None = None, *, deadline: Any = None, look: bool | None = None
+    ) -> Evaluation:
         if lane is None:
             return super().evaluate()
         self.do("evaluate")

@@ -50,7 +50,9 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Evaluate the model at its step."""
+    """Evaluate the model at its step. saves: whether its state is saved next, whatever the metrics are."""
+
+    saves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class ChainExecution:
         self._is_in_step = self._is_in_evaluation = False
         if self.step != self._evaluated_at and self.step in self._evaluations(conditions.flags):
             self._is_in_evaluation = True
-            return Evaluate()
+            return Evaluate(saves=self.step >= self.stage.end and self._wanted_save(conditions) is not None)
         if self.step != self._saved_at and (save := self._wanted_save(conditions)) is not None:
             return save
         if self.step >= self.stage.end:

@@ -53,7 +53,7 @@ class LaneModel(Protocol):
     def begin(
         self, work: ChainAssignment, index: int, read: Callable[[ResumePoint], State], log: StageFiles | None
     ) -> None: ...
-    def evaluate(self, *, watch: bool = False) -> Evaluation: ...
+    def evaluate(self, *, watch: bool = False, look: bool | None = None) -> Evaluation: ...
     def save(self, *, look: bool = False) -> State: ...
     def set_place(self, place: Place) -> None: ...
 
@@ -104,7 +104,7 @@ class PackedModel:
         self.inexact_reasons = self.inexact_reasons if index == 0 else ()
         self._host.print_to(log, self.number)
 
-    def evaluate(self, *, watch: bool = False) -> Evaluation:
+    def evaluate(self, *, watch: bool = False, look: bool | None = None) -> Evaluation:
         self._check_alive()
         return self._host.commands(LANE_FAILURES).evaluate(lane=self.number)
 

@@ -65,8 +65,10 @@ class TrainerCalls:
         commands: Child = call_with(ask)
         return commands
 
-    def evaluate(self, *, watch: bool = False) -> Evaluation:
-        return self.commands().evaluate(watch=watch)
+    def evaluate(self, *, watch: bool = False, look: bool | None = None) -> Evaluation:
+        """The model's metrics. watch, look: as for `TrainerClient.evaluate`. Raises as `call`."""
+        deadline = self.deadline("evaluate")
+        return self.call(lambda process: process.evaluate(deadline=deadline, watch=watch, look=look))
 
     def save(self, *, look: bool = False, lane: int | None = None, tolerated: Container[str] = ()) -> State:
         """The state of the model; look: as for `Child.save`. Raises as `call`."""

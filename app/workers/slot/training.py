@@ -98,8 +98,8 @@ class TrainingLane(Lane):
                     self._facts += execution.record_inexactness((*trained.inexact_reasons, *context.model.operations))
                     self._facts += execution.record_passed(trained.passed)
                     execution.record_progress(trained.step, trained.peak_bytes)
-                case Evaluate():
-                    self._evaluate()
+                case Evaluate(saves):
+                    self._evaluate(saves=saves)
                 case Save() as save:
                     self._save(save)
                 case Complete():
@@ -109,11 +109,11 @@ class TrainingLane(Lane):
                     self._stop()
                     return False
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, *, saves: bool) -> None:
         """If the trial alone would not be evaluated here, a change of its state by the evaluation is recorded."""
         execution, model, stage = self._execution, self._context.model, self._execution.stage
         is_its_own = execution.step in self.work.own_evaluations
-        evaluated = model.evaluate(watch=not is_its_own)
+        evaluated = model.evaluate(watch=not is_its_own, look=self._looks if saves else None)
         self._facts.append(execution.record_evaluation(evaluated.metrics))
         self._facts += execution.record_inexactness(model.operations)
         if not is_its_own and (changed := frozenset(evaluated.changed) - self._recorded_changes):
@@ -192,12 +192,18 @@ class TrainingLane(Lane):
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
+    @property
+    def _looks(self) -> bool:
+        """Whether a state that is saved here may be compared, with all that the trainer holds."""
+        execution = self._execution
+        parts = execution.step >= execution.stage.end and not execution.is_last_stage
+        return parts or execution.step in self.work.keep_at
+
     def _save(self, save: Save) -> None:
         """Copy the state. The one at the stage's end is held until the stage's fact is on its way to the log."""
         execution, stage = self._execution, self._execution.stage
         begun_at = self._context.seconds()
-        parts = execution.step >= stage.end and not execution.is_last_stage
-        state = self._context.model.save(look=parts or execution.step in self.work.keep_at)
+        state = self._context.model.save(look=self._looks)
         copied_at = self._context.seconds()
         execution.record_save(copied_at)
         if execution.step >= stage.end:

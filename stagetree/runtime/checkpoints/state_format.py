@@ -148,6 +148,8 @@ def _flatten_state(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 
 def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]) -> Any:
     """The JSON tree of a value; its tensors are added to `tensors` by the names used in the tree."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, torch.Tensor):
         name = _name(path, tensors)
         tensors[name] = _savable(value, path)

@@ -20,7 +20,7 @@ from collections import ChainMap, OrderedDict, deque
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import blake2b
 from math import inf
 from pathlib import PurePath
@@ -82,6 +82,26 @@ HANDLED_TYPES = (
     *(torch.Tensor, np.ndarray, np.generic, np.dtype, FunctionType, GeneratorType, PurePath, partial, io.IOBase),
 )
 """Types whose values have more than attributes."""
+
+
+MAX_CACHED = 1000
+"""The longest representation of a plain value whose digest is kept."""
+
+
+def plain_digest(value: Any) -> str | None:
+    """The digest of a short plain value, which most globals are; None for any other value."""
+    kind = type(value)
+    if value is None or kind in PLAIN_TYPES:
+        text = value if kind in (str, bytes) else repr(value)
+        return _plain_digest(kind.__name__, text) if len(text) <= MAX_CACHED else None
+    return None
+
+
+@lru_cache(maxsize=1000)
+def _plain_digest(kind: str, text: str | bytes) -> str:
+    whole = Digest()
+    whole._update(kind, text)
+    return whole._hash.hexdigest()
 
 
 def digest(value: Any) -> str:

@@ -25,6 +25,7 @@ from stagetree.runtime.exactness.digests import (
     address,
     attributes,
     is_ours,
+    plain_digest,
 )
 from stagetree.runtime.scripts.interface import OpenScript
 
@@ -62,7 +63,9 @@ def digest_held_values(
         if name not in left_out and all(value is not each for each in streamed):
             for inner, part in _parts_to_name(name, value):
                 if inner.rpartition(".")[2] not in left_out:
-                    found[f"{inner}{where}"] = Digest(in_state, ends, streamed, is_wary=not only_modules).compute(part)
+                    known = plain_digest(part)
+                    whole = known or Digest(in_state, ends, streamed, is_wary=not only_modules).compute(part)
+                    found[f"{inner}{where}"] = whole
     return found
 
 
