@@ -11,6 +11,8 @@ import pytest
 from app import registry
 from app.registry import Catalogue, TrainerFileError, check_arguments, describe
 from app.service.submission import opening_event
+from app.settings import settings
+from app.workers.prefork import read_trainers
 from stagetree.source.definitions import Arguments
 from stagetree.spec import SpecError, StudySpec
 
@@ -53,6 +55,19 @@ def test_a_helper_that_appears_is_seen(tmp_path: Path, one: str) -> None:
     (tmp_path / "helper").mkdir()
     write(tmp_path / "helper" / "__init__.py", "x = 3")
     assert catalogue.describe() != before
+
+
+def test_forks_do_not_read_the_files_again(
+    one: str, two: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Reading them in the API and in each slot took a second of each `stagetree run` on two cores."""
+    monkeypatch.setattr(registry, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setenv("STAGETREE_TRAINERS", f"{one},{two}")
+    request.addfinalizer(settings.cache_clear)
+    settings.cache_clear()
+    read_trainers()
+    monkeypatch.setattr(registry, "_read", lambda *_: pytest.fail("read again"))
+    assert Catalogue([one, two]).describe().keys() == {"one", "two"}
 
 
 def test_nothing_is_read_again_while_nothing_changes(one: str, helper: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def main() -> int:
         if problem:
             return 1
         import_app()
+    read_trainers()
     gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
@@ -88,6 +89,14 @@ def import_app() -> None:
     """Import the application and its server."""
     importlib.import_module("app.main")
     importlib.import_module("app.api.server")
+
+
+def read_trainers() -> None:
+    """Read the trainers' files once for all forks, each of which looks only whether they have changed."""
+    from app.registry import Catalogue
+    from app.settings import settings
+
+    Catalogue(settings().trainer_files).describe()
 
 
 def prepare_database() -> str:
