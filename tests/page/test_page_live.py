@@ -352,7 +352,7 @@ def test_a_deleted_study_leads_back_to_the_list(open_page: Callable[..., Page], 
 
 
 PANELS = {
-    "/tree": ("", "Rung tree", "Best trial"),
+    "/tree": ("", "Trial tree", "Best trial"),
     "/history": ("", "Best measurement so far", "Best trial"),
     "/schedules": ("", "Best trial", "Saved by sharing"),
     "/importance": ("importance", "Importance", "Parallel coordinates"),

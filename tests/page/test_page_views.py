@@ -267,7 +267,7 @@ def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Calla
     """The line of its first repeat was drawn, and the value at its end shown as the result."""
     study = stack.run(grid("page-repeats", repeats=2))["study"]
     page = open_page(f"{stack.url}/#/studies/{study}/tree")
-    page.get_by_role("img", name="Rung tree").press("ArrowRight")
+    page.get_by_role("img", name="Trial tree").press("ArrowRight")
     expect(page.locator(".tip")).to_contain_text("the mean of its repeats")
 
 

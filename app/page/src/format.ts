@@ -57,6 +57,12 @@ export function duration(seconds: number): string {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
+/** A time on an axis, with a tenth of a second where it has one. */
+export function durationText(seconds: number): string {
+  const tenths = Math.round(10 * seconds);
+  return duration(Math.floor(tenths / 10)) + (tenths % 10 ? `.${tenths % 10}` : "");
+}
+
 export function ageText(milliseconds: number): string {
   const seconds = Math.round(milliseconds / 1000);
   if (seconds < 60) return `${seconds} s`;

@@ -1,7 +1,7 @@
 /** Layouts of random trees, scales, and painting on a recording canvas. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { axisNumber } from "../src/format.ts";
+import { axisNumber, durationText } from "../src/format.ts";
 import { icicle, savedSteps } from "../src/layout/icicle.ts";
 import { branchPoint, commonValues, trialCurve, isOnPath, nodePath, trialPath, rungTree, pathEnds, meanAndRepeatTrees } from "../src/layout/rung_tree.ts";
 import { countHidden, hiddenText, logScale, logTicks, robustRange, robustLogRange, spansOrdersOfMagnitude, stepAt, stepScale, ticks, timeTicks } from "../src/layout/scales.ts";
@@ -135,6 +135,8 @@ test("scales map their ends, and ticks are round", () => {
   assert.deepEqual(ticks([0, 1], 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
   assert.deepEqual(ticks([3, 3], 5), [3]);
   assert.deepEqual(timeTicks([2.5, 31], 6), [5, 10, 15, 20, 25, 30]);
+  assert.deepEqual(timeTicks([0.4, 1.6], 7), [0.4, 0.6, 0.8, 1, 1.2, 1.4, 1.6]);
+  assert.deepEqual([0, 0.5, 59.96, 61].map(durationText), ["0:00", "0:00.5", "1:00", "1:01"]);
   assert.deepEqual(timeTicks([0, 7200], 4), [0, 1800, 3600, 5400, 7200]);
 });
 

@@ -125,11 +125,11 @@ export const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) => [1, 2, 5].ma
 /** Tick distances of a time axis, in seconds. */
 export const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
-/** About `count` round times in a range of seconds. */
+/** About `count` round times in a range of seconds; tenths of a second where it has only a few. */
 export function timeTicks([low, high]: [number, number], count: number): number[] {
   const rough = (high - low) / Math.max(1, count);
   const day = TIME_STEPS.at(-1)!;
-  return multiples([low, high], TIME_STEPS.find((each) => each >= rough) ?? day * Math.ceil(rough / day));
+  return multiples([low, high], [0.1, 0.2, 0.5, ...TIME_STEPS].find((each) => each >= rough) ?? day * Math.ceil(rough / day));
 }
 
 function multiples([low, high]: [number, number], step: number): number[] {

@@ -38,6 +38,11 @@ interface Place extends Near {
   y: number;
 }
 
+/** The tree of a study without rungs, such as a grid, shows its trials all the same. */
+export function treeTitle(rungs: unknown[]): string {
+  return rungs.length ? "Rung tree" : "Trial tree";
+}
+
 export function RungTreeCanvas(props: Props) {
   const { height, isLog, isWhole, selected, best, rungs, values } = props;
   const { means: tree, repeats } = useMemo(() => meanAndRepeatTrees(props.tree), [props.tree]);
@@ -99,7 +104,7 @@ export function RungTreeCanvas(props: Props) {
         height={height}
         draw={draw}
         data={{ name: props.file, rows: () => curveRows(props.tree, props.metric) }}
-        label={`Rung tree: ${props.metric} by step, ${tree.trials.node.length} trials, shared beginnings as thick lines. Arrow keys go from the best trial on.${outside}`}
+        label={`${treeTitle(rungs)}: ${props.metric} by step, ${tree.trials.node.length} trials, shared beginnings as thick lines. Arrow keys go from the best trial on.${outside}`}
         onPoint={(x, y) => {
           const near = find(x, y);
           setPlace(near && { x, y, ...near });

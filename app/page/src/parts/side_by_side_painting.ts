@@ -1,5 +1,5 @@
 /** Paints the slots over time with and without sharing, above one time axis. */
-import { count, duration } from "../format.ts";
+import { count, duration, durationText } from "../format.ts";
 import { timeTicks, type Size } from "../layout/scales.ts";
 import type { Palette } from "../theme.ts";
 import type { Blocks, SideBySide } from "../types.ts";
@@ -65,7 +65,7 @@ function paintClock(context: CanvasRenderingContext2D, size: Size, ink: Palette,
   context.fillStyle = ink.soft;
   for (const at of timeTicks([0, most], size.width / 120)) {
     context.textAlign = at === 0 ? "left" : x(at) > size.width - 20 ? "right" : "center";
-    context.fillText(duration(at), x(at), size.height - AXIS + 10);
+    context.fillText(durationText(at), x(at), size.height - AXIS + 10);
   }
   context.textAlign = "center";
   context.fillText("time (h:min:s)", size.width / 2, size.height - 7);

@@ -1,5 +1,5 @@
 /** Paints slots over time: names, stages, ticks for evaluations and checkpoints, and the time axis. */
-import { duration, percent } from "../format.ts";
+import { duration, durationText, percent } from "../format.ts";
 import { timeTicks } from "../layout/scales.ts";
 import { busyShare, stageSlots, type TimeAxis } from "../layout/timeline.ts";
 import { scale as colourScale, type Palette } from "../theme.ts";
@@ -127,7 +127,7 @@ function drawTimes(context: CanvasRenderingContext2D, size: Size, ink: Palette, 
     for (const since of index ? [range[0], ...round] : round) {
       const left = x(begin + since);
       if (left >= free && left < size.width - 40) {
-        context.fillText(duration(since), left, 9);
+        context.fillText(since === range[0] ? duration(since) : durationText(since), left, 9);
         context.fillRect(left, 15, 1, 4);
         free = left + 60;
       }

@@ -7,7 +7,7 @@ import type { BranchPoint, End } from "../layout/rung_tree.ts";
 import { Loaded, Panel } from "../parts/panel.tsx";
 import { AxisScale } from "../parts/axis_scale.tsx";
 import { fitHeight } from "../parts/fit_height.ts";
-import { RungTreeCanvas } from "../parts/rung_tree_canvas.tsx";
+import { RungTreeCanvas, treeTitle } from "../parts/rung_tree_canvas.tsx";
 import { DENSITY_LIMIT, type Best } from "../parts/rung_tree_painting.ts";
 import { selectedTrials, route, setQuery, studyLink, toggleTrial } from "../route.ts";
 import { columnTitle, parametersText, useTable, type Table } from "../table.ts";
@@ -19,7 +19,7 @@ import type { ViewProps } from "./props.ts";
 export function RungTreeView(props: ViewProps) {
   return (
     <>
-      <Panel title="Rung tree" aside={<Controls {...props} />}>
+      <Panel title={treeTitle(props.study.progress.rungs)} aside={<Controls {...props} />}>
         <RungTreeDrawing {...props} height={fitHeight(320, 330)} />
         <Legend {...props} />
         <p class="quiet key">Click the end of a line, or use the arrow keys and Enter, to select its trial{canWrite.value && !isReport && props.at === null && "; click a line to branch off there"}.</p>
@@ -32,7 +32,7 @@ export function RungTreeView(props: ViewProps) {
 /** The small rung tree of the overview. */
 export function RungTreeCard(props: ViewProps) {
   return (
-    <Panel title="Rung tree" class="wide" aside={<Links {...props} />}>
+    <Panel title={treeTitle(props.study.progress.rungs)} class="wide" aside={<Links {...props} />}>
       <RungTreeDrawing {...props} height={fitHeight(300, 330)} />
       <Legend {...props} />
     </Panel>
