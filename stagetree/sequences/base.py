@@ -123,7 +123,7 @@ def _canonical(pieces: Iterator[Piece]) -> Iterator[Piece]:
 def _parts(piece: Piece, end: int | None) -> Iterator[Piece]:
     if end is not None and end <= piece.start:
         return
-    yield Piece(piece.start, Held(piece.form.at(piece.start)))
+    yield piece if isinstance(piece.form, Held) else Piece(piece.start, Held(piece.form.at(piece.start)))
     if not piece.form.is_held and (end is None or end > piece.start + 1):
         yield Piece(piece.start + 1, piece.form)
 

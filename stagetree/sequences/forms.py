@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Protocol
 
 from stagetree.sequences.scalars import Scalar, as_tuples, common_numbers, number_from
@@ -75,15 +75,13 @@ class Held(_Named):
     """The same value at every step."""
 
     held: Scalar
+    name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.held, list):  # from JSON
             object.__setattr__(self, "held", as_tuples(self.held))
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
         written = json.dumps(self.held) if isinstance(self.held, tuple) else repr(self.held)
-        return f"{_letter(self.held)}{written}"
+        object.__setattr__(self, "name", f"{_letter(self.held)}{written}")
 
     @property
     def is_held(self) -> bool:

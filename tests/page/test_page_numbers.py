@@ -155,7 +155,9 @@ def test_the_time_lines_of_slots_and_their_axis(open_page: Callable[..., Page], 
     assert [row for row in told if row in wanted] == wanted
     assert len(training) == len(wanted)
     picture = saved_picture(page, panel)
-    axis = axis_of((x, seconds(text)) for x, y, text in texts(picture) if re.fullmatch(r"\d+:\d\d(\.\d)?", text) and y < 12)
+    axis = axis_of(
+        (x, seconds(text)) for x, y, text in texts(picture) if re.fullmatch(r"\d+:\d\d(\.\d)?", text) and y < 12
+    )
     drawn = {round(float(each.get("x", 0)), 1) for each in picture.iter(f"{SVG}rect")}
     for row in training:
         assert min(abs(axis(float(row["begun at"]) - pruning.begun) - x) for x in drawn) < 2 * HALF_A_PIXEL
