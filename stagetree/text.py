@@ -59,12 +59,19 @@ def decision_text(kind: str, trial: int, steps: int) -> str:
 
 
 def rank_text(reason: Mapping[str, Any]) -> str:
-    """The rank behind a decision: rank 5 of 9, the best 3 are promoted. Empty without a rank."""
+    """The rank behind a decision: rank 5 of 9, drawn among 4 equal results, the best 3 are promoted. Empty without a
+    rank.
+    """
     if not {"rank", "of"} <= reason.keys():
         return ""
     cut = reason.get("cut")
     who = "" if cut is None else ", the best one is promoted" if cut == 1 else f", the best {cut} are promoted"
-    return f"rank {reason['rank']} of {reason['of']}{who}"
+    return f"rank {reason['rank']} of {reason['of']}{drawn_text(reason.get('drawn_among', 0))}{who}"
+
+
+def drawn_text(equal: int) -> str:
+    """The suffix of a rank among results that are equal, if there are several."""
+    return f", drawn among {equal} equal results" if equal > 1 else ""
 
 
 def percent(share: float) -> str:

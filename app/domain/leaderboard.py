@@ -8,7 +8,7 @@ result of the cooldown that branches off there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.failures import failure_text
@@ -18,7 +18,8 @@ from app.domain.results import sign
 from app.domain.rung_values import RUNG_AT, RungValues
 from app.domain.search_plan import AVERAGE_OF, Study, Trial, TrialEvent
 from app.domain.terms import StudyState, TrialDisplayState, TrialEventKind, TrialState
-from stagetree.text import rank_text
+from app.domain.ties import BY_NUMBER, TieOrder, trial_at
+from stagetree.text import drawn_text, rank_text
 
 Place = tuple[int, int]
 """(bracket, rung)"""
@@ -39,6 +40,7 @@ class RungRanking:
     bracket: int
     number: int
     steps: int
+    ties: TieOrder = BY_NUMBER
     entered: int = 0
     """How many trials were sent to the rung."""
     values: dict[int, float] = field(default_factory=dict)
@@ -54,11 +56,24 @@ class RungRanking:
         return len(self.values) + len(self.failed)
 
     def best_first(self, sign: int) -> list[int]:
-        """The trials of this rung; ties go to the lower number, and failed trials come last."""
-        order = sorted(self.values, key=lambda trial: (sign * self.values[trial], trial))
+        """The trials of this rung, equal ones as their tuner orders them; failed trials come last."""
+        order = sorted((sign * value, self._place(trial)) for trial, value in self.values.items())
+        places = [place for _, place in order]
         if self.scores:
-            order = [trial for _, trial in best_first((self.scores[trial], trial) for trial in self.values)]
-        return [*order, *sorted(self.failed)]
+            scored = ((self.scores[trial], self._place(trial)) for trial in self.values)
+            places = [place for _, place in best_first(scored)]
+        return [*map(trial_at, places), *sorted(self.failed)]
+
+    def _place(self, trial: int) -> int:
+        return self.ties.place(self.number, trial)
+
+    def result(self, trial: int) -> Hashable:
+        """What a trial is ranked by; None if it has no result here."""
+        return self.scores.get(trial, self.values.get(trial))
+
+    def count_equal(self) -> Counter[Hashable]:
+        """How many trials have each result."""
+        return Counter(map(self.result, self.values))
 
 
 @dataclass(slots=True)
@@ -66,12 +81,14 @@ class Leaderboard:
     """The rungs of a study, and the rung that each trial has reached or is training for."""
 
     sign: int
+    ties: TieOrder = BY_NUMBER
     rungs: dict[Place, RungRanking] = field(default_factory=dict)
     at: dict[int, Place] = field(default_factory=dict)
     reasons: dict[int, Mapping[str, object]] = field(default_factory=dict)
     finishing: dict[int, Mapping[str, object]] = field(default_factory=dict)
     """The reasons for trials that `finish_best` trains to the end."""
     _ranks: dict[Place, dict[int, int]] = field(default_factory=dict)
+    _equal: dict[Place, Counter[Hashable]] = field(default_factory=dict)
 
     def rung(self, trial: int) -> RungRanking | None:
         """The rung that the trial has reached or is training for."""
@@ -86,6 +103,15 @@ class Leaderboard:
             order = self.rungs[place].best_first(self.sign)
             self._ranks[place] = {number: rank for rank, number in enumerate(order, start=1)}
         return self._ranks[place].get(trial)
+
+    def drawn_among(self, trial: int) -> int:
+        """How many equal results at its rung, with its own, a draw put in order; 0 if there is no draw."""
+        place = self.at.get(trial)
+        if place is None or not self.ties.is_drawn:
+            return 0
+        if place not in self._equal:
+            self._equal[place] = self.rungs[place].count_equal()
+        return self._equal[place][self.rungs[place].result(trial)]
 
     def ladder(self) -> list[RungRanking]:
         """All rungs, by bracket and from the bottom up."""
@@ -119,7 +145,7 @@ class Leaderboard:
 
 def build_leaderboard(study: Study) -> Leaderboard:
     """The study's leaderboard, from its history."""
-    board, rung_values = Leaderboard(sign(study)), RungValues(study.spec.tuner)
+    board, rung_values = Leaderboard(sign(study), _tie_order(study)), RungValues(study.spec.tuner)
     for event in filter(None, map(rung_values.read, study.history)):
         match event.kind:
             case TrialEventKind.START | TrialEventKind.PROMOTE:
@@ -133,6 +159,11 @@ def build_leaderboard(study: Study) -> Leaderboard:
     return board
 
 
+def _tie_order(study: Study) -> TieOrder:
+    tuner = study.spec.tuner
+    return TieOrder.from_field(tuner.get("ties"), tuner.get("sampling_seed", study.spec.seed))
+
+
 def _enter_rung(board: Leaderboard, event: TrialEvent) -> None:
     """The trial leaves its rung and must train to the next one."""
     if "finish" in event.reason:
@@ -143,7 +174,7 @@ def _enter_rung(board: Leaderboard, event: TrialEvent) -> None:
         left.promoted.add(event.trial)
     place = (int(event.reason.get("bracket", 0)), int(number))
     steps = int(event.reason.get("until", event.steps))
-    board.rungs.setdefault(place, RungRanking(*place, steps=steps)).entered += 1
+    board.rungs.setdefault(place, RungRanking(*place, steps=steps, ties=board.ties)).entered += 1
     board.at[event.trial] = place
 
 
@@ -222,13 +253,12 @@ def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> s
         case "running":
             return f"trains to step {trial.steps}" + (f", rung {rung.number}" if rung else _class_text(trial))
         case "pruned" if rung and trial.state != TrialState.STOPPED:
-            rank = f"{_rank(board, rung, trial)}{_cooldown_text(study)}"
-            return f"pruned at rung {rung.number}: {rank}, {len(rung.promoted)} promoted"
+            return f"pruned at rung {rung.number}: {_rank(study, board, rung, trial)}, {len(rung.promoted)} promoted"
         case "pruned":
             return f"pruned after step {trial.steps}{_reason_text(board.reasons.get(trial.number, {}))}"
         case TrialState.COMPLETED if rung and _can_be_extended(study, trial):
             where = f"{'ended' if study.is_final else 'waits'} at rung {rung.number}"
-            return f"{where}: {_rank(board, rung, trial)}{_cooldown_text(study)}"
+            return f"{where}: {_rank(study, board, rung, trial)}"
         case TrialState.COMPLETED if _can_be_extended(study, trial) and not study.is_final and _class_text(trial):
             return f"suspended after step {trial.steps}{_class_text(trial)}"
         case TrialState.COMPLETED:
@@ -266,9 +296,10 @@ def _can_be_extended(study: Study, trial: Trial) -> bool:
     return study.spec.max_steps is None or trial.steps < study.spec.max_steps
 
 
-def _rank(board: Leaderboard, rung: RungRanking, trial: Trial) -> str:
+def _rank(study: Study, board: Leaderboard, rung: RungRanking, trial: Trial) -> str:
     rank = board.rank(trial.number)
-    return f"rank {rank} of {rung.compared}" if rank else "no rank"
+    ranked = f"rank {rank} of {rung.compared}" if rank else "no rank"
+    return f"{ranked}{_cooldown_text(study)}{drawn_text(board.drawn_among(trial.number))}"
 
 
 def _cooldown_text(study: Study) -> str:

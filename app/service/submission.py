@@ -209,8 +209,8 @@ def submit(
     if not who.can_see(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
     _check_sinks(use, spec)
-    spec = spec.with_sampling_seed(
-        int(sha256(use.new_id().encode()).hexdigest()[:8], 16)
+    spec = spec.fill_in(
+        sampling_seed=int(sha256(use.new_id().encode()).hexdigest()[:8], 16)
     )  # recorded, so that replays sample alike
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
     inputs = inputs_seen(use, spec.inputs)

@@ -18,6 +18,9 @@ from stagetree.spec.suggestions import (
 )
 from stagetree.spec.tuners import FixedTuner
 
+FILLED_IN = ("sampling_seed", "ties")
+"""The fields of a tuner that get a value at the submission of a study, if it has them and its user set none."""
+
 
 class SubmittedStudy(SpecModel):
     """The part of a study that concerns how it is submitted."""
@@ -40,17 +43,18 @@ class SubmittedStudy(SpecModel):
         check_suggestions(self)
         check_learn_from(self)
 
-    def with_sampling_seed(self, seed: int) -> Self:
-        """The study with this sampling seed, unless its user has set one."""
-        if getattr(self.tuner, "sampling_seed", self) is not None:
-            return self
-        return self.model_copy(update={"tuner": self.tuner.model_copy(update={"sampling_seed": seed})})
+    def fill_in(self, sampling_seed: int) -> Self:
+        """The study with a value for each field in `FILLED_IN`: drawn ties, since those by number are of 0.1.0."""
+        values = dict(zip(FILLED_IN, (sampling_seed, "seed"), strict=True))
+        missing = {name: value for name, value in values.items() if getattr(self.tuner, name, self) is None}
+        return self.model_copy(update={"tuner": self.tuner.model_copy(update=missing)}) if missing else self
 
     def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
         """Whether a recorded study is this one, apart from values that were filled in on submission."""
         tuner = {**recorded.get("tuner", {})}
-        if getattr(self.tuner, "sampling_seed", None) is None:
-            tuner.pop("sampling_seed", None)
+        for name in FILLED_IN:
+            if getattr(self.tuner, name, None) is None:
+                tuner.pop(name, None)
         return {**recorded, "tuner": tuner} == self.to_json()
 
     def list_trials(self) -> Self:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -75,11 +76,22 @@ def rungs(tuner: dict[str, Any]) -> list[int]:
     return [*found, tuner["max_steps"]]
 
 
+def best_first(arrived: list[tuple[float, int]], tuner: dict[str, Any], rung: int) -> list[tuple[float, int]]:
+    """The arrivals at rung number `rung`; equal ones by number, or as the hashes of seed, rung and number are."""
+
+    def order(each: tuple[float, int]) -> tuple[float, bytes, int]:
+        loss, trial = each
+        draw = f"{tuner['sampling_seed']}/ties/{rung}/{trial}" if tuner.get("ties") == "seed" else ""
+        return loss, sha256(draw.encode()).digest(), trial
+
+    return sorted(arrived, key=order)
+
+
 def asha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
     """get_job of Algorithm 2: from the top rung down, the best of the top 1/eta that was not promoted."""
     seen, ladder = read(history), rungs(tuner)
-    for lower, upper in reversed(list(pairwise(ladder))):
-        ranked = sorted(seen.arrived.get(lower, []))
+    for number, (lower, upper) in reversed(list(enumerate(pairwise(ladder)))):
+        ranked = best_first(seen.arrived.get(lower, []), tuner, number)
         for loss, trial in ranked[: len(ranked) // tuner["reduction_factor"]]:
             if (trial, lower) not in seen.decided and math.isfinite(loss):
                 return ("promote", trial, upper)
@@ -95,7 +107,7 @@ def sha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
         if any(not arrived(seen, trial) for trial, at in seen.at.items() if at == lower and trial not in seen.gone):
             return None
         keep = max(1, tuner["num_trials"] // tuner["reduction_factor"] ** number)
-        for loss, trial in sorted(seen.arrived.get(lower, []))[:keep]:
+        for loss, trial in best_first(seen.arrived.get(lower, []), tuner, number - 1)[:keep]:
             if (trial, lower) not in seen.decided and math.isfinite(loss):
                 return ("promote", trial, upper)
     return None
@@ -130,7 +142,7 @@ def one_by_one(verdict: Callable[[Seen, int, int, dict[str, Any]], bool]) -> Nai
 
 def is_in_top(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
     """Stopping ASHA: in the top 1/eta of those seen there, itself among them, but one at least."""
-    ranked = [other for _, other in sorted(seen.arrived[at])]
+    ranked = [other for _, other in best_first(seen.arrived[at], tuner, tuner["points"].index(at))]
     return ranked.index(trial) < max(1, len(ranked) // tuner["reduction_factor"])
 
 
@@ -181,7 +193,7 @@ def halved(seen: Seen, members: range, number: int, tuner: dict[str, Any]) -> De
         here = [trial for trial in members if seen.at[trial] == lower and trial not in seen.gone]
         if any(not arrived(seen, trial) for trial in here):
             return None
-        ranked = sorted(each for each in seen.arrived.get(lower, []) if each[1] in members)
+        ranked = best_first([each for each in seen.arrived.get(lower, []) if each[1] in members], tuner, rung - 1)
         for loss, trial in ranked[: max(1, len(members) // tuner["reduction_factor"] ** rung)]:
             if (trial, lower) not in seen.decided and math.isfinite(loss):
                 return ("promote", trial, upper)
@@ -233,6 +245,12 @@ CASES: dict[str, tuple[dict[str, Any], Naive]] = {
         {"kind": "bandit", "num_trials": 15, "max_steps": 11, "interval": 3, "epsilon": 0.3},
         one_by_one(near_the_best),
     ),
+}
+DRAWN = {"ties": "seed", "sampling_seed": 11}
+CASES |= {
+    f"{name}, drawn": (tuner | DRAWN, naive)
+    for name, (tuner, naive) in CASES.items()
+    if tuner["kind"] in ("sha", "asha", "hyperband", "async_hyperband")
 }
 
 

@@ -177,7 +177,7 @@ def test_the_preview_says_so() -> None:
 
 def test_a_study_is_distinct_and_found_again_by_its_file() -> None:
     written = spec({"kind": "asha", "num_trials": 30, "min_steps": 1}, space=SMALL)
-    submitted = written.with_sampling_seed(5)
+    submitted = written.fill_in(5)
     assert submitted.to_json()["tuner"]["distinct"] is True
     assert written.is_written_as(submitted.to_json())
     assert StudySpec.from_dict(submitted.to_json()) == submitted

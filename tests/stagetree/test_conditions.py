@@ -159,15 +159,15 @@ def test_what_is_known_must_be_of_the_space() -> None:
 def test_the_seed_of_draws_is_not_the_seed_of_training() -> None:
     tuner = {"kind": "random", "num_trials": 3, "max_steps": 4}
     spec = StudySpec(**FIELDS, space={"lr": uniform(0, 1)}, tuner=tuner, seed=7)
-    other = spec.with_sampling_seed(8)
+    other = spec.fill_in(8)
     assert (spec.sampling_seed, other.sampling_seed, other.seed) == (7, 8, 7)
     assert list(spec.configurations()) != list(other.configurations())
-    assert other.with_sampling_seed(9) == other
+    assert other.fill_in(9) == other
     assert spec.is_written_as(other.to_json()) and not spec.is_written_as({**other.to_json(), "seed": 8})
-    assert not other.is_written_as(other.with_sampling_seed(8).to_json() | {"name": "y"})
+    assert not other.is_written_as(other.fill_in(8).to_json() | {"name": "y"})
     assert other.is_written_as(other.to_json())
     grid = StudySpec(**FIELDS, space={"lr": [1, 2]}, tuner={"kind": "grid", "max_steps": 4})
-    assert grid.with_sampling_seed(3) == grid and grid.is_written_as(grid.to_json())
+    assert grid.fill_in(3) == grid and grid.is_written_as(grid.to_json())
 
 
 def test_seed_is_another_name_for_the_seed_of_draws() -> None:

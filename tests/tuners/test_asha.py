@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from hashlib import sha256
 from typing import Any
 
 from hypothesis import given
@@ -164,22 +165,23 @@ def test_without_an_end_rungs_go_on() -> None:
 class Algorithm2:
     """ASHA as on page 4 of the paper: sorted from scratch at each call, with plain lists and no thought of speed.
 
-    Ties, failures and the number of configurations as stated in the guide: the earlier trial is better, a failure is
-    the worst of its rung and never promoted, and after `n` configurations no new one is drawn.
+    Ties, failures and the number of configurations as stated in the guide: equal results are in the order of a hash
+    with the seed, or of their trials without one; a failure is the worst of its rung and never promoted; and after `n`
+    configurations no new one is drawn.
     """
 
-    def __init__(self, r: int, R: int, eta: int, n: int) -> None:
+    def __init__(self, r: int, R: int, eta: int, n: int, seed: int | None) -> None:
         self.steps = [r]
         while self.steps[-1] < R:
             self.steps.append(min(R, self.steps[-1] * eta))
-        self.eta, self.n, self.drawn = eta, n, 0
+        self.eta, self.n, self.drawn, self.seed = eta, n, 0, seed
         self.rungs: list[list[tuple[float, int]]] = [[] for _ in self.steps]
         self.promoted: list[list[int]] = [[] for _ in self.steps]
 
     def get_job(self) -> tuple[int, int] | None:
         """(trial, steps) to run next."""
         for k in range(len(self.steps) - 2, -1, -1):
-            candidates = sorted(self.rungs[k])[: len(self.rungs[k]) // self.eta]
+            candidates = self.top_k(k, len(self.rungs[k]) // self.eta)
             promotable = [t for loss, t in candidates if t not in self.promoted[k] and loss < INF]
             if len(promotable) > 0:
                 self.promoted[k].append(promotable[0])
@@ -188,6 +190,12 @@ class Algorithm2:
             return None
         self.drawn += 1
         return self.drawn - 1, self.steps[0]
+
+    def top_k(self, k: int, count: int) -> list[tuple[float, int]]:
+        def draw(t: int) -> bytes:
+            return b"" if self.seed is None else sha256(f"{self.seed}/ties/{k}/{t}".encode()).digest()
+
+        return sorted(self.rungs[k], key=lambda each: (each[0], draw(each[1]), each[1]))[:count]
 
     def completed(self, trial: int, steps: int, loss: float) -> None:
         self.rungs[self.steps.index(steps)].append((loss, trial))
@@ -204,11 +212,19 @@ def settings_of_asha(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@given(settings_of_asha(), st.integers(1, 12), st.randoms(use_true_random=False), st.integers(1, 9))
-def test_promotions_are_those_of_algorithm_2(given_: dict[str, Any], workers: int, rng: Any, values: int) -> None:
+@given(
+    settings_of_asha(),
+    st.none() | st.integers(0, 9),
+    st.integers(1, 12),
+    st.randoms(use_true_random=False),
+    st.integers(1, 9),
+)
+def test_promotions_are_those_of_algorithm_2(
+    given_: dict[str, Any], seed: int | None, workers: int, rng: Any, values: int
+) -> None:
     """Any number of workers, jobs that end in any order, few different losses, some failures."""
-    paper = Algorithm2(given_["min_steps"], given_["max_steps"], given_["reduction_factor"], given_["num_trials"])
-    ours = Table({"kind": "asha", **given_})
+    paper = Algorithm2(given_["min_steps"], given_["max_steps"], given_["reduction_factor"], given_["num_trials"], seed)
+    ours = Table({"kind": "asha", **given_} | ({} if seed is None else {"ties": "seed", "sampling_seed": seed}))
     running: list[tuple[int, int]] = []
     while True:
         while len(running) < workers and (job := paper.get_job()):

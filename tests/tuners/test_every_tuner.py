@@ -45,6 +45,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "eta": 2,
         "promote_by": "predicted",
     },
+    "asha: drawn": {"kind": "asha", "num_trials": 24, "min_steps": 1, "max_steps": 16, "eta": 2, "ties": "seed"},
+    "sha: drawn": {"kind": "sha", "num_trials": 17, "min_steps": 1, "max_steps": 9, "eta": 3, "ties": "seed"},
     "hyperband": {"kind": "hyperband", "min_steps": 1, "max_steps": 9},
     "hyperband: uneven": {"kind": "hyperband", "min_steps": 1, "max_steps": 10, "brackets": 2},
     "async_hyperband": {"kind": "async_hyperband", "num_trials": 20, "max_steps": 20, "reduction_factor": 2},

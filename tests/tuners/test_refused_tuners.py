@@ -67,7 +67,7 @@ CASES = [
 
 @pytest.mark.parametrize(("tuner", "space", "field", "problem"), CASES)
 def test_it_is_refused_with_the_field(tuner: dict[str, Any], space: Any, field: str, problem: str) -> None:
-    spec = study(tuner, **space).with_sampling_seed(0)
+    spec = study(tuner, **space).fill_in(0)
     with pytest.raises(SpecError) as refused:
         check_tuner(spec)
     (found,) = refused.value.problems

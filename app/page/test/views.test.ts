@@ -197,6 +197,7 @@ test("texts of events and reasons", () => {
   const event = { position: 1, version: 1, at: 0, type: "TrialStopped", data: { study: "s", trial: 3, reason: { rung: 1, rank: 7, of: 12, cut: 3 } } };
   assert.equal(eventText(event as unknown as LoggedEvent), "trial 3 is pruned (rung 1: rank 7 of 12, the best 3 are promoted)");
   assert.equal(eventText({ ...event, type: "TrialExtended", data: { ...event.data, steps: 8 } } as unknown as LoggedEvent), "trial 3 continues to step 8 (rung 0: rank 7 of 12, the best 3 are promoted)");
+  assert.equal(reasonText({ rank: 7, of: 12, cut: 3, drawn_among: 9 }), "rank 7 of 12, drawn among 9 equal results, the best 3 are promoted");
   assert.equal(eventText({ ...event, type: "SomethingNew" } as unknown as LoggedEvent), "SomethingNew");
   assert.equal(reasonText({}), "");
   const assigned = (members: string[]) => eventText({ ...event, type: "ChainAssigned", data: { slot: "cpu0", members, stages: [{ start: 0, end: 4 }] } } as unknown as LoggedEvent);

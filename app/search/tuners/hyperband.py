@@ -9,7 +9,7 @@ from typing import Any
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import NewTrial, Next, Tuner
-from app.search.tuners.rungs import rung_kind
+from app.search.tuners.rungs import rung_maker
 from app.search.tuners.sha import Bracket, SyncBracket
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.rungs import bracket_sizes
@@ -49,7 +49,7 @@ class Hyperband(_Brackets):
         brackets = [*zip(tuner.widths(), tuner.ladders(), strict=True)]
         self._in_a_loop = len(brackets)
         for width, steps in brackets * tuner.loops:
-            self.brackets.append(SyncBracket(width, steps, eta, rung_kind(self)))
+            self.brackets.append(SyncBracket(width, steps, eta, rung_maker(spec)))
 
     def set_max_trials(self, trials: int) -> None:
         for bracket in self.brackets:
@@ -84,7 +84,7 @@ class AsyncBrackets(_Brackets):
         tuner: Any = spec.tuner
         ladders = tuner.ladders()
         self._trials, self._rungs, self._eta = tuner.num_trials, len(ladders[0]), tuner.reduction_factor
-        self.brackets = [Bracket(steps, self._eta, rung_kind(self)) for steps in ladders]
+        self.brackets = [Bracket(steps, self._eta, rung_maker(spec)) for steps in ladders]
         self.set_max_trials(tuner.num_trials)
 
     def set_max_trials(self, trials: int) -> None:

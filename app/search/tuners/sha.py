@@ -21,7 +21,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Key, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.rungs import RungScores, key_in_words, rung_kind
+from app.search.tuners.rungs import MakeRung, RungScores, rung_maker
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.rungs import rung_steps
 
@@ -34,9 +34,9 @@ class SyncBracket:
     cancelled.
     """
 
-    def __init__(self, width: int, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
+    def __init__(self, width: int, steps: list[int], factor: int, make_rung: MakeRung = RungScores) -> None:
         self.width, self.steps, self.factor = width, steps, factor
-        self.rungs = [rung() for _ in steps]
+        self.rungs = [*map(make_rung, range(len(steps)))]
         self.entered, self.settled = [0] * len(steps), [0] * len(steps)
         self._at: dict[int, int] = {}
         self._open: set[int] = set()  # trials that have not reached their rung
@@ -105,9 +105,8 @@ class SyncBracket:
         rung, keep = self.rungs[number], max(1, self.width // self.factor ** (number + 1))
         if (up := rung.next_up(keep)) is None:
             return None
-        best, rank = up
-        reason = {"rung": number + 1, "rank": rank + 1, "cut": keep, "of": len(rung), **key_in_words(best[0])}
-        return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
+        reason = {"rung": number + 1, **rung.reason(up, keep)}
+        return Extend(trial=up.trial, steps=self.steps[number + 1], reason=reason)
 
 
 class Sha(Tuner):
@@ -119,7 +118,7 @@ class Sha(Tuner):
         super().__init__(spec)
         tuner: Any = spec.tuner
         steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
-        self._bracket = SyncBracket(tuner.num_trials, steps, tuner.reduction_factor, rung_kind(self))
+        self._bracket = SyncBracket(tuner.num_trials, steps, tuner.reduction_factor, rung_maker(spec))
 
     def set_max_trials(self, trials: int) -> None:
         self._bracket.width = min(self._bracket.width, trials)
@@ -137,9 +136,9 @@ class Sha(Tuner):
 class Bracket:
     """One bracket: its rungs, and the rung of each trial."""
 
-    def __init__(self, steps: list[int], factor: int, rung: type[RungScores] = RungScores) -> None:
+    def __init__(self, steps: list[int], factor: int, make_rung: MakeRung = RungScores) -> None:
         self.steps, self.factor = steps, factor
-        self.rungs = [rung() for _ in steps]
+        self.rungs = [*map(make_rung, range(len(steps)))]
         self.rung_of: dict[int, int] = {}
 
     def observe(self, event: TrialEvent, loss: Key) -> None:
@@ -167,9 +166,8 @@ class Bracket:
             rung = self.rungs[number]
             cut = len(rung) // self.factor
             if (up := rung.next_up(cut)) is not None:
-                best, rank = up
-                reason = {"rung": number + 1, "rank": rank + 1, "cut": cut, "of": len(rung), **key_in_words(best[0])}
-                return Extend(trial=best[1], steps=self.steps[number + 1], reason=reason)
+                reason = {"rung": number + 1, **rung.reason(up, cut)}
+                return Extend(trial=up.trial, steps=self.steps[number + 1], reason=reason)
         return None
 
 
@@ -182,7 +180,7 @@ class Asha(Tuner):
         super().__init__(spec)
         tuner: Any = spec.tuner
         steps = rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
-        self._bracket = Bracket(steps, tuner.reduction_factor, rung_kind(self))
+        self._bracket = Bracket(steps, tuner.reduction_factor, rung_maker(spec))
         self._limit, self._started = tuner.num_trials, 0
 
     def set_max_trials(self, trials: int) -> None:

@@ -19,7 +19,7 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.rungs import RungScores
+from app.search.tuners.rungs import rung_maker
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners.rungs import requested_steps, rung_steps
 
@@ -106,13 +106,13 @@ class AshaStopping(StoppingRule):
         super().__init__(
             spec, rung_steps(tuner.min_steps, tuner.max_steps, tuner.reduction_factor, tuner.early_stopping_rate)
         )
-        self._factor, self.rungs = tuner.reduction_factor, [RungScores() for _ in self.points]
+        self._factor, self.rungs = tuner.reduction_factor, [*map(rung_maker(spec), range(len(self.points)))]
 
     def judge(self, point: int, trial: int, loss: float) -> Verdict:
         rung = self.rungs[point]
         rung.add(loss, trial)
-        rank, cut = rung.rank((loss, trial)), max(1, len(rung) // self._factor)
-        return rank < cut, {"rank": rank + 1, "cut": cut, "of": len(rung), "loss": loss}
+        ranked, cut = rung.rank(loss, trial), max(1, len(rung) // self._factor)
+        return ranked.rank < cut, rung.reason(ranked, cut)
 
 
 class Median(StoppingRule):

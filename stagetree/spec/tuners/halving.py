@@ -37,6 +37,12 @@ class HalvingTuner(SamplingTuner):
         "are ranked by the mean of their last states",
     )
 
+    ties: Literal["seed", "number"] | None = Field(
+        default=None,
+        description="seed (the default) or number: whether equal results at a rung are in the order of a draw from "
+        "sampling_seed, or of their trials, as in 0.1.0",
+    )
+
     @abstractmethod
     def ladders(self) -> list[list[int]]:
         """The rungs of each bracket, the most aggressive first."""

@@ -88,7 +88,8 @@ export function reasonText(given: Data, isPromotion = false): string {
   const at = typeof rung === "number" ? `rung ${isPromotion && isRanked ? rung - 1 : rung}` : "";
   if (rank !== undefined && of !== undefined) {
     const best = cut === undefined ? "" : `, the best ${cut} ${cut === 1 ? "is" : "are"} promoted`;
-    return `${at ? `${at}: ` : ""}rank ${rank} of ${of}${best}`;
+    const drawn = given["drawn_among"] === undefined ? "" : `, drawn among ${given["drawn_among"]} equal results`;
+    return `${at ? `${at}: ` : ""}rank ${rank} of ${of}${drawn}${best}`;
   }
   if (given["kill_threshold"] !== undefined) {
     return `${number(given["value"] as number)} is worse than the threshold ${number(given["kill_threshold"] as number)}`;
