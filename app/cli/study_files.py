@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,23 @@ def preview_advice(spec: StudySpec, source: TrainerSource | None) -> list[str]:
 
 
 def print_final_advice(spec: StudySpec, study: dict[str, Any]) -> None:
-    """Print advice on a completed study if no trial reached its last step, or longer training was worse."""
+    """Print advice on a completed study: on steps that no trial reached, ties, and training that made it worse."""
     from stagetree.advice import afterthoughts
 
     if study["state"] == "completed":
         furthest = max((trial["trained"] for trial in study["trials"]), default=0)
-        _print([*afterthoughts(spec, furthest), *worsening_advice(study, furthest)])
+        _print([*afterthoughts(spec, furthest), *tie_advice(study), *worsening_advice(study, furthest)])
+
+
+def tie_advice(study: Json) -> Iterator[str]:
+    """Advice on the first rung where most results are equal and only some of these were promoted."""
+    mostly_tied = (rung for rung in study["progress"]["rungs"] if rung["tied"] > rung["arrived"] / 2)
+    for rung in islice(mostly_tied, 1):
+        by = "chance" if study["spec"]["tuner"].get("ties") == "seed" else "number"
+        yield (
+            f"{rung['tied']} of {rung['arrived']} results at step {rung['steps']} are equal, so promotions among them "
+            f"are by {by}: a finer metric, such as the loss, or a first rung after that step tells them apart"
+        )
 
 
 def worsening_advice(study: Json, furthest: int) -> Iterator[str]:

@@ -75,6 +75,11 @@ class RungRanking:
         """How many trials have each result."""
         return Counter(map(self.result, self.values))
 
+    def count_tied(self) -> int:
+        """How many results are equal while only some of them were promoted; of several such groups, the largest."""
+        promoted = Counter(map(self.result, self.promoted))
+        return max((count for result, count in self.count_equal().items() if 0 < promoted[result] < count), default=0)
+
 
 @dataclass(slots=True)
 class Leaderboard:

@@ -129,6 +129,7 @@ class RungStanding(Answer):
     arrived: int = Field(description="trials among them with a result at the rung")
     failed: int
     promoted: int = Field(description="trials among them that were promoted")
+    tied: int = Field(default=0, description="the most equal results of which some were promoted and others were not")
 
 
 class Decision(Answer, needs=("kind", "trial", "steps")):

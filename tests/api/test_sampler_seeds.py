@@ -33,6 +33,14 @@ def test_the_seed_that_was_given_is_on_record(server: str) -> None:
         assert client.study(study).spec["tuner"]["sampling_seed"] >= 0
 
 
+@pytest.mark.parametrize(("written", "recorded"), [({}, "seed"), ({"ties": "number"}, "number")])
+def test_how_ties_are_broken_is_on_record(server: str, written: dict[str, Any], recorded: str) -> None:
+    tuner = {"kind": "asha", "num_trials": 3, "min_steps": 1, "max_steps": 10, **written}
+    with Client(server) as client:
+        study = client.submit(changed(space={"lr": uniform(0, 1)}, tuner=tuner)).study
+        assert client.study(study).spec["tuner"]["ties"] == recorded
+
+
 def test_a_trial_is_added_with_what_exists(server: str, workers: Workers) -> None:
     space = {"opt": ["adam", "sgd"], "momentum": when({"opt": "sgd"}, uniform(0, 1))}
     with Client(server) as client:

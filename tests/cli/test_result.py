@@ -9,7 +9,7 @@ import pytest
 from app.api.examples import STUDY, TRIAL_DETAIL
 from app.cli.events import brief
 from app.cli.result import print_check_output, print_failures, print_result
-from app.cli.study_files import worsening_advice
+from app.cli.study_files import tie_advice, worsening_advice
 from app.cli.trial import print_trial
 from app.cli.watch import study_exit_code
 from stagetree.text import mark_sentence, mark_word, rank_text
@@ -260,3 +260,24 @@ def test_a_study_whose_longest_trials_grew_worse_says_so(value: str, best_of_lon
     study = {"value": value, "metric": "mae", "best": {"steps": 6}, "trials": trials}
     sentence = "training longer made it worse: trial 8 had its best mae at step 2 of 54; "
     assert [each.startswith(sentence) for each in worsening_advice(study, 54)] == [True] * says
+
+
+@pytest.mark.parametrize(
+    ("tied", "ties", "advice"),
+    [
+        (0, "seed", []),
+        (20, "seed", []),
+        (31, "seed", ["31 of 40 results at step 4 are equal, so promotions among them are by chance: "]),
+        (31, "number", ["31 of 40 results at step 4 are equal, so promotions among them are by number: "]),
+        (31, None, ["31 of 40 results at step 4 are equal, so promotions among them are by number: "]),
+    ],
+)
+def test_a_study_whose_results_are_mostly_equal_says_so(tied: int, ties: str | None, advice: list[str]) -> None:
+    """At the first such rung, with what tells trials apart."""
+    rungs = [{"steps": 2, "arrived": 80, "tied": 9}, {"steps": 4, "arrived": 40, "tied": tied}]
+    study = {
+        "progress": {"rungs": [*rungs, {"steps": 8, "arrived": 9, "tied": tied}][: 3 if tied > 20 else 2]},
+        "spec": {"tuner": {"ties": ties} if ties else {}},
+    }
+    cure = "a finer metric, such as the loss, or a first rung after that step tells them apart"
+    assert [*tie_advice(study)] == [each + cure for each in advice]

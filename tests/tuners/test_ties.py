@@ -17,6 +17,7 @@ from app.domain.terms import TrialEventKind
 from app.domain.ties import BY_NUMBER, TieOrder, trial_at
 from app.search.replay import replay
 from app.search.tuners.rungs import RungFronts, RungScores
+from app.service.views import documents
 from stagetree.spec import StudySpec
 from tests.plans import tried
 from tests.tuners.worlds import STUDY, Table, losses, numbered, promotions, simulator, spec, stragglers
@@ -182,6 +183,16 @@ def test_the_leaderboard_has_the_order_of_the_tuner(kind: str, fields: dict[str,
     world.run()
     for rung in build_leaderboard(world.plan.studies[STUDY]).ladder():
         assert set(rung.best_first(1)[: len(rung.promoted)]) == rung.promoted
+
+
+@pytest.mark.parametrize(("good", "tied"), [(0, 9), (2, 7), (3, 0), (9, 9)])
+def test_results_are_tied_where_only_some_of_equal_ones_were_promoted(good: int, tied: int) -> None:
+    """Three of nine are promoted: with three good ones, no chance is involved."""
+    table = spec(drawn(HALVING["sha"]) | {"sampler": "grid"}, space={"lr": [*range(9)]})
+    world = simulator(table, measure=lambda node, step: {"loss": float(node.segment.values(0)["lr"] >= good)})
+    world.run()
+    assert build_leaderboard(world.plan.studies[STUDY]).rungs[0, 0].count_tied() == tied
+    assert documents.study(world.plan, STUDY, now=0.0).progress.rungs[0].tied == tied
 
 
 # ---------------------------------------------------------------------------------------------------------- submission

@@ -215,6 +215,7 @@ def _rung(rung: RungRanking) -> RungStanding:
         arrived=len(rung.values),
         failed=len(rung.failed),
         promoted=len(rung.promoted),
+        tied=rung.count_tied(),
     )
 
 
