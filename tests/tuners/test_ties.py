@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from app.domain.leaderboard import build_leaderboard, display_state, state_text
 from app.domain.objectives import ResultScore
+from app.domain.search_plan import Node
 from app.domain.terms import TrialEventKind
 from app.domain.ties import BY_NUMBER, TieOrder, trial_at
 from app.search.replay import replay
@@ -148,6 +149,27 @@ def test_decisions_with_drawn_ties_are_derived_again(kind: str, seed: int, slots
     study = world.plan.studies[STUDY]
     assert study.state == "completed" and replay(numbered(world.events), STUDY).identical
     assert any("drawn_among" in event.reason for event in study.history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["asha", "sha"])
+def test_the_far_corner_of_a_grid_is_reached_where_first_results_are_equal(kind: str) -> None:
+    """All trials are equal at the first two rungs. Those of one corner are better at the next, and have the highest
+    numbers.
+    """
+
+    def measure(node: Node, step: int) -> dict[str, float | None]:
+        hp = node.segment.values(node.start)
+        return {"loss": 0.0 if step >= 9 and all(int(str(hp[name])) >= 5 for name in ("x", "y")) else 1.0}
+
+    def finds_it(ties: str, seed: int) -> bool:
+        tuner = HALVING[kind] | {"num_trials": 81, "sampler": "grid", "ties": ties, "sampling_seed": seed}
+        world = simulator(spec(tuner, space={"x": [*range(9)], "y": [*range(9)]}), measure=measure)
+        world.run()
+        return any(event.metrics.get("loss") == 0.0 for event in world.plan.studies[STUDY].history)
+
+    assert not finds_it("number", 0)
+    assert sum(finds_it("seed", seed) for seed in range(8)) > 5
 
 
 def test_a_study_on_record_without_the_field_breaks_ties_by_number() -> None:
