@@ -18,7 +18,7 @@ from app.domain.results import sign
 from app.domain.rung_values import RUNG_AT, RungValues
 from app.domain.search_plan import AVERAGE_OF, Study, Trial, TrialEvent
 from app.domain.terms import StudyState, TrialDisplayState, TrialEventKind, TrialState
-from app.domain.ties import BY_NUMBER, TieOrder, trial_at
+from app.domain.ties import BY_NUMBER, TieOrder, trial_of
 from stagetree.text import drawn_text, rank_text
 
 Place = tuple[int, int]
@@ -57,15 +57,15 @@ class RungRanking:
 
     def best_first(self, sign: int) -> list[int]:
         """The trials of this rung, equal ones as their tuner orders them; failed trials come last."""
-        order = sorted((sign * value, self._place(trial)) for trial, value in self.values.items())
-        places = [place for _, place in order]
+        order = sorted((sign * value, self._tie_break(trial)) for trial, value in self.values.items())
+        tie_breaks = [tie_break for _, tie_break in order]
         if self.scores:
-            scored = ((self.scores[trial], self._place(trial)) for trial in self.values)
-            places = [place for _, place in best_first(scored)]
-        return [*map(trial_at, places), *sorted(self.failed)]
+            scored = ((self.scores[trial], self._tie_break(trial)) for trial in self.values)
+            tie_breaks = [tie_break for _, tie_break in best_first(scored)]
+        return [*map(trial_of, tie_breaks), *sorted(self.failed)]
 
-    def _place(self, trial: int) -> int:
-        return self.ties.place(self.number, trial)
+    def _tie_break(self, trial: int) -> int:
+        return self.ties.tie_break(self.number, trial)
 
     def result(self, trial: int) -> Hashable:
         """What a trial is ranked by; None if it has no result here."""

@@ -14,7 +14,7 @@ _TRIAL_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class TieOrder:
-    """The `ties` of a study. Results are sorted by the place of their trial where they are equal, the least first."""
+    """The `ties` of a study. Equal results are sorted by the tie break of their trial, the least first."""
 
     seed: int | None = None
     """Of the draw; None to order by number."""
@@ -28,8 +28,8 @@ class TieOrder:
     def is_drawn(self) -> bool:
         return self.seed is not None
 
-    def place(self, rung: int, trial: int) -> int:
-        """The place of a trial at a rung: unique, so that no order of arrival counts."""
+    def tie_break(self, rung: int, trial: int) -> int:
+        """A number that holds the draw and then the trial, so that each trial has its own."""
         return self._draw(rung, trial) << _TRIAL_BITS | trial
 
     def _draw(self, rung: int, trial: int) -> int:
@@ -41,6 +41,6 @@ class TieOrder:
 BY_NUMBER = TieOrder()
 
 
-def trial_at(place: int) -> int:
-    """The trial that has a place."""
-    return place & ((1 << _TRIAL_BITS) - 1)
+def trial_of(tie_break: int) -> int:
+    """The trial that has this tie break."""
+    return tie_break & ((1 << _TRIAL_BITS) - 1)

@@ -45,8 +45,8 @@ class SubmittedStudy(SpecModel):
 
     def fill_in(self, sampling_seed: int) -> Self:
         """The study with a value for each field in `FILLED_IN`: drawn ties, since those by number are of 0.1.0."""
-        values = dict(zip(FILLED_IN, (sampling_seed, "seed"), strict=True))
-        missing = {name: value for name, value in values.items() if getattr(self.tuner, name, self) is None}
+        values = {"sampling_seed": sampling_seed, "ties": "seed"}
+        missing = {name: values[name] for name in FILLED_IN if getattr(self.tuner, name, self) is None}
         return self.model_copy(update={"tuner": self.tuner.model_copy(update=missing)}) if missing else self
 
     def is_written_as(self, recorded: Mapping[str, Any]) -> bool:

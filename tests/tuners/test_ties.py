@@ -15,7 +15,7 @@ from app.domain.leaderboard import build_leaderboard, display_state, state_text
 from app.domain.objectives import ResultScore
 from app.domain.search_plan import Node
 from app.domain.terms import TrialEventKind
-from app.domain.ties import BY_NUMBER, TieOrder, trial_at
+from app.domain.ties import BY_NUMBER, TieOrder, trial_of
 from app.search.replay import replay
 from app.search.tuners.rungs import RungFronts, RungScores
 from app.service.views import documents
@@ -44,13 +44,13 @@ def drawn(tuner: dict[str, Any], seed: int = 0) -> dict[str, Any]:
 def test_the_draw_of_a_seed_never_changes() -> None:
     """Studies on record depend on it."""
     for rung, order in ((0, [1, 6, 2, 7, 5, 3, 4, 0, 8]), (1, [3, 0, 7, 1, 8, 6, 4, 5, 2])):
-        assert sorted(range(9), key=lambda trial: TieOrder(7).place(rung, trial)) == order
-    assert sorted(range(9), key=lambda trial: BY_NUMBER.place(1, trial)) == [*range(9)]
+        assert sorted(range(9), key=lambda trial: TieOrder(7).tie_break(rung, trial)) == order
+    assert sorted(range(9), key=lambda trial: BY_NUMBER.tie_break(1, trial)) == [*range(9)]
 
 
 @given(st.none() | st.integers(0, 2**32 - 1), st.integers(0, 20), st.integers(0, 2**32 - 1))
-def test_a_place_is_the_trials_own(seed: int | None, rung: int, trial: int) -> None:
-    assert trial_at(TieOrder(seed).place(rung, trial)) == trial
+def test_a_tie_break_is_the_trials_own(seed: int | None, rung: int, trial: int) -> None:
+    assert trial_of(TieOrder(seed).tie_break(rung, trial)) == trial
 
 
 def first(results: list[tuple[float, int]], cut: int, ties: TieOrder, kind: type[RungScores] = RungScores) -> list[int]:
@@ -86,8 +86,8 @@ def is_close(count: int, chance: float) -> bool:
 
 
 def test_a_trial_has_another_chance_at_each_rung() -> None:
-    places = {rung: sorted(range(9), key=lambda trial: TieOrder(3).place(rung, trial)) for rung in range(4)}
-    assert len({tuple(order) for order in places.values()}) == 4
+    orders = {rung: sorted(range(9), key=lambda trial: TieOrder(3).tie_break(rung, trial)) for rung in range(4)}
+    assert len({tuple(order) for order in orders.values()}) == 4
 
 
 @given(

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from app.domain.objectives import ResultScore
 from app.domain.pareto_fronts import ParetoRanking, best_first
-from app.domain.ties import BY_NUMBER, TieOrder, trial_at
+from app.domain.ties import BY_NUMBER, TieOrder, trial_of
 from app.search.tuners.base import Key, objectives_in
 from stagetree.spec import StudySpec
 
 Scored = tuple[Key, int]
-"""(loss or score, place among equals): less is better."""
+"""(loss or score, tie break): less is better."""
 
 
 class Ranked(NamedTuple):
@@ -43,37 +43,37 @@ class RungScores:
 
     def add(self, loss: Key, trial: int) -> None:
         """Add a trial's result. An infinite loss means that it failed on the way: the worst, and never promoted."""
-        insort(self.scores, (loss, self.place(trial)))
+        insort(self.scores, (loss, self.tie_break(trial)))
         if is_result(loss):
-            heappush(self._waiting, (loss, self.place(trial)))
+            heappush(self._waiting, (loss, self.tie_break(trial)))
 
-    def place(self, trial: int) -> int:
-        """The place of a trial among equal results."""
-        return self.ties.place(self.number, trial)
+    def tie_break(self, trial: int) -> int:
+        """What sorts a trial among equal results."""
+        return self.ties.tie_break(self.number, trial)
 
     def remove(self, trial: int) -> None:
         """Remove a cancelled trial. A promoted one keeps its place."""
         if trial not in self.promoted:
-            place = self.place(trial)
-            self.scores = [scored for scored in self.scores if scored[1] != place]
-            self._waiting = sorted(scored for scored in self._waiting if scored[1] != place)
+            tie_break = self.tie_break(trial)
+            self.scores = [scored for scored in self.scores if scored[1] != tie_break]
+            self._waiting = sorted(scored for scored in self._waiting if scored[1] != tie_break)
 
     def promote(self, trial: int) -> None:
         self.promoted.add(trial)
 
     def next_up(self, cut: int) -> Ranked | None:
         """The best result that was not promoted, if it is among the first `cut`."""
-        while self._waiting and trial_at(self._waiting[0][1]) in self.promoted:
+        while self._waiting and trial_of(self._waiting[0][1]) in self.promoted:
             heappop(self._waiting)
         if not self._waiting:
             return None
-        key, place = self._waiting[0]
-        ranked = self.rank(key, trial_at(place))
+        key, tie_break = self._waiting[0]
+        ranked = self.rank(key, trial_of(tie_break))
         return ranked if ranked.rank < cut else None
 
     def rank(self, key: Key, trial: int) -> Ranked:
         """A trial that has this result, with its rank."""
-        return Ranked(trial, key, bisect_left(self.scores, (key, self.place(trial))))
+        return Ranked(trial, key, bisect_left(self.scores, (key, self.tie_break(trial))))
 
     def reason(self, ranked: Ranked, cut: int) -> dict[str, Any]:
         """The fields of a reason that say where a trial ranks, and whether it ranks there by a draw."""
@@ -92,28 +92,28 @@ class RungFronts(RungScores):
 
     def __init__(self, number: int = 0, ties: TieOrder = BY_NUMBER) -> None:
         super().__init__(number, ties)
-        self._scored: dict[int, ResultScore] = {}  # by place
+        self._scored: dict[int, ResultScore] = {}  # by tie break
         self._ranking = ParetoRanking()
         self._rest: Iterator[Scored] | None = None  # the order after `scores`; None if it is outdated
 
     def add(self, loss: Key, trial: int) -> None:
         assert isinstance(loss, ResultScore)
-        self._scored[self.place(trial)] = loss
-        self._ranking.add((loss, self.place(trial)))
+        self._scored[self.tie_break(trial)] = loss
+        self._ranking.add((loss, self.tie_break(trial)))
         self._rest = None
 
     def remove(self, trial: int) -> None:
-        if trial not in self.promoted and self._scored.pop(self.place(trial), None) is not None:
-            self._ranking = ParetoRanking((score, place) for place, score in self._scored.items())
+        if trial not in self.promoted and self._scored.pop(self.tie_break(trial), None) is not None:
+            self._ranking = ParetoRanking((score, tie_break) for tie_break, score in self._scored.items())
             self._rest = None
 
     def __len__(self) -> int:
         return len(self._scored)
 
     def next_up(self, cut: int) -> Ranked | None:
-        for rank, (key, place) in enumerate(self._first(cut)):
-            if trial_at(place) not in self.promoted and is_result(key):
-                return Ranked(trial_at(place), key, rank)
+        for rank, (key, tie_break) in enumerate(self._first(cut)):
+            if trial_of(tie_break) not in self.promoted and is_result(key):
+                return Ranked(trial_of(tie_break), key, rank)
         return None
 
     def _first(self, count: int) -> list[Scored]:
@@ -124,7 +124,7 @@ class RungFronts(RungScores):
         return self.scores[:count]
 
     def rank(self, key: Key, trial: int) -> Ranked:
-        return Ranked(trial, key, self._first(len(self)).index((key, self.place(trial))))
+        return Ranked(trial, key, self._first(len(self)).index((key, self.tie_break(trial))))
 
     def count_equal(self, key: Key) -> int:
         return sum(score == key for score in self._scored.values())
