@@ -1,8 +1,8 @@
 """The trainer's side of its conversation with the slot: commands, answers, and progress while it trains.
 
-Each command is answered by `done`, or by `failed` with the error, and with the files that were opened meanwhile. The
-answer to one that `has_next`, which is sent before the answer, travels with the answer to that one. While
-it trains, the process reports its step on its own, and checks between steps whether its last step was changed.
+Each command is answered by `done`, or by `failed` with the error, and with the files that were opened meanwhile. Behind
+a command that `has_next` another one is already on its way: both are answered together. While it trains, the process
+reports its step on its own, and checks between steps whether its last step was changed.
 """
 
 from __future__ import annotations
