@@ -1,8 +1,9 @@
 """The trainer's side of its conversation with the slot: commands, answers, and progress while it trains.
 
 Each command is answered by `done`, or by `failed` with the error, and with the files that were opened meanwhile. Behind
-a command that `has_next` another one is already on its way: both are answered together. While it trains, the process
-reports its step on its own, and checks between steps whether its last step was changed.
+a command that `has_next` another one is already on its way: if the first takes only a moment, both are answered
+together. While it trains, the process reports its step on its own, and checks between steps whether its last step was
+changed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from stagetree.runtime.reads.undeclared_reads import uses_of
 from stagetree.runtime.template import TemplateRole
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer.ranks import group
+
+TOGETHER_SECONDS = 0.1
+"""The answer to a command that took longer does not wait for the next one: the slot must hear from the process."""
 
 PROGRESS_SECONDS = 0.1
 """The interval of progress reports; longer steps are reported one by one."""
@@ -63,7 +67,7 @@ class Conversation:
         do, self._number = message["do"], message["number"]
         file_reads.uses.begin(do)
         passed = list[int]()
-        has_next = message.pop("has_next", False)
+        has_next, begun_at = message.pop("has_next", False), time.monotonic()
         given = {name: each for name, each in message.items() if name not in ("do", "number")}
         try:
             reply = self._commands[do](**given, fds=fds) if fds else self._commands[do](**given)
@@ -86,7 +90,7 @@ class Conversation:
             os.close(fd)
         model = self._lanes.get(message["lane"]) if "lane" in message else self._model
         answer |= {"number": self._number, "step": model.step if model else 0}
-        if has_next and "done" in answer:
+        if has_next and "done" in answer and time.monotonic() - begun_at < TOGETHER_SECONDS:
             self._wire.hold(answer)
         else:
             self._wire.send(answer, *passed)

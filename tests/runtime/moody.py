@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from multiprocessing import current_process, get_context
@@ -27,6 +28,10 @@ class Numbers(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.tensor([float(index)], dtype=torch.float64)
+
+
+SAVE_SECONDS = 2.0
+"""How long its state takes to save in some moods."""
 
 
 class Moody(Trainer):
@@ -56,6 +61,7 @@ class Moody(Trainer):
 
     def evaluate(self) -> dict[str, float]:
         torch.rand(5)
+        time.sleep(0.3 if "measure_and" in self.mood else 0.0)
         return {
             "total": float(self.total),
             "steps": self.steps,
@@ -66,10 +72,16 @@ class Moody(Trainer):
         }
 
     def state_dict(self) -> dict[str, Any]:
+        time.sleep(SAVE_SECONDS if "save" in self.mood else 0.0)
         return {"weights": self.weights, "total": self.total, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights, self.total, self.steps = state["weights"].clone(), state["total"].clone(), state["steps"]
+
+    def slow_to_save(self) -> None:
+        pass
+
+    slow_to_measure_and_save = slow_to_save
 
     def unmeasurable(self) -> None:
         self.total = "none"  # type: ignore[assignment]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from moods import MOODY, TOY, Start, moody, train
+from moody import SAVE_SECONDS
 
 from app.workers.state import State
 from app.workers.trainer_connection import Deadline
@@ -84,6 +86,21 @@ def test_an_evaluation_and_the_save_behind_it_fail_each_for_itself(start: Start,
     with pytest.raises(TrainerFailed, match="could not convert"):
         process.evaluate(deadline=deadline, look=True)
     assert process.call(deadline).seen().unread == [], "the answer of the save behind it is passed over"
+
+
+@pytest.mark.parametrize("mood", ["slow_to_save", "slow_to_measure_and_save"])
+def test_only_a_quick_evaluation_is_answered_together_with_the_save_behind_it(
+    start: Start, deadline: Deadline, mood: str
+) -> None:
+    """Else both together might be silent for longer than one may be."""
+    process = moody(start())
+    train(process, 1, mood)
+    begun_at = time.monotonic()
+    process.evaluate(deadline=deadline, look=True)
+    waited = time.monotonic() - begun_at >= SAVE_SECONDS
+    process.save(deadline=deadline, look=True).close()
+    assert time.monotonic() - begun_at >= SAVE_SECONDS
+    assert waited == (mood == "slow_to_save")
 
 
 def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(start: Start, deadline: Deadline) -> None:
