@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,35 +94,56 @@ class Files(Dataset):
     def __getitem__(self, index):
         return len(Path(self.names[index]).read_bytes())
 
-reading.watch()
-*names, out = sys.argv[2:]
-for size in DataLoader(Files(names), batch_size=4, num_workers=int(sys.argv[1])):
-    assert size.sum() == 4
-if out != "-":
-    Path(out).write_text("a picture of mine")
-print(json.dumps(sorted(reading.data_files())))
+def read_files(names, workers, out):
+    reading.watch()
+    for size in DataLoader(Files(names), batch_size=4, num_workers=workers):
+        assert size.sum() == 4
+    if out:
+        Path(out).write_text("a picture of mine")
+    print(json.dumps(sorted(reading.data_files())), flush=True)
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        read_files(*json.loads(line))
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
+ToldOf = Callable[..., list[str]]
 
-def told_of(names: Sequence[Path], workers: int, written: Path | str = "-") -> list[str]:
-    """The reported reads of a process with some workers of a data loader that reads these files and writes one."""
-    for name in names:
-        name.parent.mkdir(parents=True, exist_ok=True)
-        name.write_text("1")
-    command = [sys.executable, "-c", PICTURES, str(workers), *map(str, names), str(written)]
-    told: list[str] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return told
+
+@pytest.fixture(scope="module")
+def told_of() -> Iterator[ToldOf]:
+    """The reported reads of a process with some workers of a data loader that reads these files and writes one.
+
+    Each is a fork of one that has read nothing, and imported torch once for all of them.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", PICTURES], stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def told_of(names: Sequence[Path], workers: int, written: Path | None = None) -> list[str]:
+            for name in names:
+                name.parent.mkdir(parents=True, exist_ok=True)
+                name.write_text("1")
+            print(json.dumps([[*map(str, names)], workers, str(written or "")]), file=process.stdin)
+            told: list[str] = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+            return told
+
+        yield told_of
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_many_files_of_one_kind_are_a_pattern_whichever_process_reads_them(tmp_path: Path, workers: int) -> None:
+def test_many_files_of_one_kind_are_a_pattern_whichever_process_reads_them(
+    tmp_path: Path, workers: int, told_of: ToldOf
+) -> None:
     """More files than a pipe holds, too: a few of them tell the pattern."""
     train = [tmp_path / "train" / f"{number}-{'x' * 100}.png" for number in range(800)]
     few = [tmp_path / "val" / f"{number}.png" for number in range(4)]
     assert told_of([*few, *train], workers) == [f"{tmp_path}/train/*.png", *map(str, few)]
 
 
-def test_a_few_files_of_each_of_many_classes_are_told_as_one_pattern(tmp_path: Path) -> None:
+def test_a_few_files_of_each_of_many_classes_are_told_as_one_pattern(tmp_path: Path, told_of: ToldOf) -> None:
     classes = [tmp_path / "train" / f"class {number}" / f"{kind}.png" for number in range(20) for kind in ("a", "b")]
     assert told_of(classes, 2) == [f"{tmp_path}/train/*/*.png"]
     few = [tmp_path / "val" / f"class {number}" / f"{kind}.png" for number in range(4) for kind in range(8)]
@@ -152,7 +173,7 @@ def test_files_in_a_listed_folder_are_told_that_a_library_opens_and_closes(tmp_p
     assert json.loads(told) == names[:3]
 
 
-def test_no_pattern_stands_for_files_that_were_written(tmp_path: Path) -> None:
+def test_no_pattern_stands_for_files_that_were_written(tmp_path: Path, told_of: ToldOf) -> None:
     names = [tmp_path / "cache" / f"{number}.npy" for number in range(20)]
     assert told_of(names, 2, written=tmp_path / "cache" / "new.npy") == sorted(map(str, names))
     assert told_of(names, 2, written=tmp_path / "cache" / "log.txt") == [f"{tmp_path}/cache/*.npy"]

@@ -437,7 +437,7 @@ def test_what_holds_itself_ends() -> None:
     assert {"self.itself.loop", "self.loop", "self.chain"} <= {*digest_held_values(trainer, [])}
 
 
-FAR = 10 * MAX_VALUES
+FAR = 2 * MAX_VALUES
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ FAR = 10 * MAX_VALUES
         lambda last: [*([n] for n in range(FAR)), [last]],
         lambda last: {*((n,) for n in range(FAR)), (FAR, last)},
         lambda last: deque([*range(FAR), last]),
-        lambda last: np.array([*range(FAR), last], dtype=object),
+        lambda last: np.array([*range(5 * FAR), last], dtype=object),
         lambda last: itertools.chain([*range(FAR), last]),
         lambda last: iter([*range(FAR), last]),
     ],
