@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ NAME = "__name__"
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 Matcher = tuple[str, str, str]
+Sample = tuple[float, float | None]
 
 
 class NotUnderstood(ValueError):
@@ -36,7 +41,7 @@ class NotUnderstood(ValueError):
 # ------------------------------------------------------------------------------------------------------ the text format
 
 LABEL = r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\["\\n])*)"'
-SAMPLE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{((?:{LABEL},?)*)\}})? (\S+)")
+SERIES = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{((?:{LABEL},?)*)\}})?")
 SUFFIXES = {"gauge": ("",), "counter": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
@@ -52,24 +57,27 @@ def parse_text(text: str) -> Vector:
             case ["#", "TYPE", name, kind] if name not in kinds and kind in SUFFIXES:
                 family, kinds[name] = name, kind
             case _:
-                labels, value = _parse_sample(line)
-                if dict(labels)[NAME] not in [family + suffix for suffix in SUFFIXES.get(kinds.get(family, ""), ())]:
+                series, _, number = line.rpartition(" ")
+                name, labels = _parse_series(series)
+                if name not in [family + suffix for suffix in SUFFIXES.get(kinds.get(family, ""), ())]:
                     raise NotUnderstood(f"{line!r} stands outside of its metric")
                 if labels in found:
                     raise NotUnderstood(f"{line!r} is there twice")
-                found[labels] = value
+                found[labels] = float(number)
     return found
 
 
-def _parse_sample(line: str) -> tuple[Labels, float]:
-    parsed = SAMPLE.fullmatch(line)
+@cache
+def _parse_series(text: str) -> tuple[str, Labels]:
+    """A name with its labels, of which each scrape has nearly the same."""
+    parsed = SERIES.fullmatch(text)
     if parsed is None:
-        raise NotUnderstood(f"{line!r} is no sample")
+        raise NotUnderstood(f"{text!r} is no series")
     pairs = re.findall(LABEL, parsed[2] or "")
     if len(dict(pairs)) < len(pairs):
-        raise NotUnderstood(f"{line!r} has a label twice")
+        raise NotUnderstood(f"{text!r} has a label twice")
     texts = {name: re.sub(r"\\(.)", lambda found: {"n": "\n"}.get(found[1], found[1]), text) for name, text in pairs}
-    return frozenset({NAME: parsed[1], **texts}.items()), float(parsed[5])
+    return parsed[1], frozenset({NAME: parsed[1], **texts}.items())
 
 
 # ---------------------------------------------------------------------------------------------------------- the samples
@@ -79,7 +87,8 @@ def _parse_sample(line: str) -> tuple[Labels, float]:
 class Samples:
     """All series, each with its samples in order of time; None: from there on it is stale."""
 
-    series: dict[Labels, list[tuple[float, float | None]]] = field(default_factory=dict)
+    series: dict[Labels, list[Sample]] = field(default_factory=dict)
+    _by_name: defaultdict[str, list[tuple[dict[str, str], Labels]]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[str, set[Labels]] = field(default_factory=dict)
 
     def add(self, at: float, job: str, instance: str, scraped: Vector | None) -> None:
@@ -91,27 +100,34 @@ class Samples:
         self._last[instance] = set(now)
         up = {frozenset({NAME: "up", **target}.items()): float(scraped is not None)}
         for labels, value in {**now, **up}.items():
-            self.series.setdefault(labels, []).append((at, value))
+            if labels not in self.series:
+                self.series[labels] = []
+                self._by_name[(texts := dict(labels))[NAME]].append((texts, labels))
+            self.series[labels].append((at, value))
 
-    def instant(self, at: float, matchers: Iterable[Matcher]) -> Vector:
+    def instant(self, at: float, matchers: Sequence[Matcher]) -> Vector:
         found = Vector()
-        for labels, samples in self._select(matchers):
-            seen = [(when, value) for when, value in samples if at - LOOKBACK < when <= at]
-            if seen and (last := seen[-1][1]) is not None:
+        for labels, samples in self._select(at, LOOKBACK, matchers):
+            if samples and (last := samples[-1][1]) is not None:
                 found[labels] = last
         return found
 
-    def span(self, at: float, seconds: float, matchers: Iterable[Matcher]) -> Iterator[tuple[Labels, list[float]]]:
-        for labels, samples in self._select(matchers):
-            seen = [value for when, value in samples if at - seconds < when <= at and value is not None]
+    def span(self, at: float, seconds: float, matchers: Sequence[Matcher]) -> Iterator[tuple[Labels, list[float]]]:
+        for labels, samples in self._select(at, seconds, matchers):
+            seen = [value for _, value in samples if value is not None]
             if seen:
                 yield labels, seen
 
-    def _select(self, matchers: Iterable[Matcher]) -> Iterator[tuple[Labels, list[tuple[float, float | None]]]]:
-        for labels, samples in self.series.items():
-            texts = dict(labels)
-            if all(MATCHES[how](texts.get(name, ""), text) for name, how, text in matchers):
-                yield labels, samples
+    def _select(
+        self, at: float, seconds: float, matchers: Sequence[Matcher]
+    ) -> Iterator[tuple[Labels, Sequence[Sample]]]:
+        """Of each series that matches, the samples of the last seconds. matchers: the first is that of its name."""
+        (_, _, metric), *others = matchers
+        for texts, labels in self._by_name.get(metric, ()):
+            if all(MATCHES[how](texts.get(name, ""), text) for name, how, text in others):
+                samples = self.series[labels]
+                first, end = (bisect_right(samples, when, key=itemgetter(0)) for when in (at - seconds, at))
+                yield labels, samples[first:end]
 
 
 MATCHES: Mapping[str, Callable[[str, str], bool]] = {
