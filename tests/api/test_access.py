@@ -58,22 +58,31 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str, str]]:
                 yield method.upper(), path, operation["operationId"]
 
 
+def ask(client: TestClient, method: str, path: str, study: str) -> int:
+    """The status of an answer about a study and its first trial."""
+    url = "http://test" + path.format(study=study, number=0, event=0, suggestion=0, name="nothing")
+    body: dict[str, Any] = {} if method in ("GET", "DELETE") else {"json": {}}
+    return client.request(method, url, **body).status_code
+
+
 @pytest.mark.parametrize("scope", Scope)
 def test_every_route_lets_in_who_has_its_scope_and_no_other(app: FastAPI, as_: Let, study: str, scope: Scope) -> None:
     """The study has no owner, so a change needs the scope `operate`."""
-    stranger, known = as_(), as_("someone", scope)
-    asked = list(routes(app))
+    known, asked = as_("someone", scope), list(routes(app))
     assert len(asked) > 40
     for method, path, name in asked:
-        url = "http://test" + path.format(study=study, number=0, event=0, suggestion=0, name="nothing")
-        body: dict[str, Any] = {} if method in ("GET", "DELETE") else {"json": {}}
         least = needed_scope(name, method)
         if least is Scope.SUBMIT and "{study}" in path:
             least = Scope.OPERATE
-        if name != "get_events_stream":
-            assert stranger.request(method, url, **body).status_code == 401, path
-        status = known.request(method, url, **body).status_code
+        status = ask(known, method, path, study)
         assert (status == 403) == (scope < least) and status not in (401, 500), (method, path, status)
+
+
+def test_no_route_lets_a_stranger_in(app: FastAPI, as_: Let, study: str) -> None:
+    stranger, asked = as_(), [each for each in routes(app) if each[2] != "get_events_stream"]
+    assert len(asked) > 40
+    for method, path, _ in asked:
+        assert ask(stranger, method, path, study) == 401, path
 
 
 def test_what_tells_nothing_of_studies_is_open(as_: Let, built_page: None) -> None:

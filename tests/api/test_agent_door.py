@@ -105,28 +105,30 @@ def test_programs_of_an_older_protocol_have_the_same_tools(make: Make, study: st
     assert make("boss", Scope.OPERATE)("status", mode="legacy")["study"] == study
 
 
-@pytest.mark.parametrize("name", TOOLS)
-def test_a_reader_can_only_read(make: Make, study: str, use: Services, name: str) -> None:
+def test_a_reader_can_only_read(make: Make, study: str, use: Services, subtests: pytest.Subtests) -> None:
     reader, before = make("reader", Scope.READ), use.log.head()
-    if TOOLS[name].reads:
-        assert reader(name, **CALLS[name])["verification"]
-    elif name in ("branch", "enqueue"):  # a price is no secret, and costs nothing
-        with pytest.raises(Refusal, match=r"reader may read, and this needs submit\."):
-            asked = reader(name, **CALLS[name])
-            reader(name, **CALLS[name], confirm=asked["confirm"])
-    else:
-        with pytest.raises(Refusal, match=r"reader may read, and this needs submit\."):
-            reader(name, **CALLS[name])
-    assert use.log.head() == before
+    for name in TOOLS:
+        with subtests.test(tool=name):
+            if TOOLS[name].reads:
+                assert reader(name, **CALLS[name])["verification"]
+            elif name in ("branch", "enqueue"):  # a price is no secret, and costs nothing
+                with pytest.raises(Refusal, match=r"reader may read, and this needs submit\."):
+                    asked = reader(name, **CALLS[name])
+                    reader(name, **CALLS[name], confirm=asked["confirm"])
+            else:
+                with pytest.raises(Refusal, match=r"reader may read, and this needs submit\."):
+                    reader(name, **CALLS[name])
+            assert use.log.head() == before
 
 
-@pytest.mark.parametrize("name", [name for name in TOOLS if name not in ("preview", "submit")])
-def test_no_tool_reaches_another_project(make: Make, study: str, use: Services, name: str) -> None:
+def test_no_tool_reaches_another_project(make: Make, study: str, use: Services, subtests: pytest.Subtests) -> None:
     stranger, before = make("stranger", Scope.ADMIN, "vision"), use.log.head()
-    for meant in (study, "Digits, again!", "last"):
-        with pytest.raises(Refusal, match=f"there is no study with the id or the name {meant}"):
-            stranger(name, **CALLS[name], study=meant)
-    assert use.log.head() == before
+    for name in (name for name in TOOLS if name not in ("preview", "submit")):
+        with subtests.test(tool=name):
+            for meant in (study, "Digits, again!", "last"):
+                with pytest.raises(Refusal, match=f"there is no study with the id or the name {meant}"):
+                    stranger(name, **CALLS[name], study=meant)
+            assert use.log.head() == before
 
 
 def test_a_study_of_another_owner_is_not_changed(make: Make, study: str) -> None:
