@@ -17,6 +17,7 @@ from stagetree.client import Client
 
 Write = Callable[[Any], Path]
 LONG = ({"rate": 0.1}, 100_000)
+"""It outlives a test, whose processor it leaves alone if its steps take some `seconds`."""
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_studies_of_another_folder_are_not_changed(
     """`trials last` showed the study of the folder here, and `cancel last` cancelled one of a server elsewhere."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", stack.url)
     make_store(here / ".stagetree")
-    study = stack.submit(trials("of-another-folder", LONG))
+    study = stack.submit(trials("of-another-folder", LONG, seconds=1.0))
     for command in ("cancel last", "pause last", "trial stop last 0", "branch last 0 --at 1 --set lr=1 --steps 2"):
         said = stagetree(*command.split())
         assert (said.code, said.out) == (69, "") and "no process serves .stagetree" in said.err
@@ -52,7 +53,7 @@ def test_the_server_of_the_folder_is_found(
 ) -> None:
     """With any port but 8000, `stagetree cancel` said that no server answers, and to start one here."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
-    file = write(trials("here", LONG))
+    file = write(trials("here", LONG, seconds=1.0))
     study = stagetree("submit", file).out.strip()
     assert study == next(iter(folder_stack.client.studies()))["study"]
     refused = stagetree("run", file, "--trainers", TOYS[0])
@@ -97,7 +98,7 @@ def test_what_was_interrupted_before_is_named_where_it_is_trained_again(
     stack = Embedded(here / ".stagetree", 1, TOYS)
     stack.start()
     with Client(stack.url) as client:
-        before = client.submit(trials("before", LONG, seconds=0.05)).study
+        before = client.submit(trials("before", LONG, seconds=1.0)).study
     stack.stop()
     said = stagetree("run", write(trials("after", ({}, 3))), "--slots", 1, "--trainers", TOYS[0], "--no-check")
     assert said.code == 0
