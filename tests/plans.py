@@ -167,19 +167,24 @@ def missing(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[Place]:
     for node in plan.nodes.values():
         for step in node.waiting:
             if any(plan.waiting_studies(node, step)):
-                found.update(_back(plan, node, step, progress))
+                _walk_back(plan, node, step, progress, found)
     return found
 
 
-def _back(plan: SearchPlan, node: Node, step: int, progress: Progresses) -> Iterable[Place]:
-    while not node.covers(step, progress) and step not in {*node.checkpoints, *node.upcoming_states(progress)}:
+def _walk_back(plan: SearchPlan, node: Node, step: int, progress: Progresses, found: set[Place]) -> None:
+    """Add the missing steps up to this one, as far as no other walk has come by."""
+    while (
+        (node.id, step) not in found
+        and not node.covers(step, progress)
+        and step not in {*node.checkpoints, *node.upcoming_states(progress)}
+    ):
         if step > node.start:
-            yield (node.id, step)
+            found.add((node.id, step))
             step -= 1
         if step == node.start and node.id in plan.means and step not in node.checkpoints:
             if not node.covers(step, progress) and step not in {*node.upcoming_states(progress)}:
                 for name, at in plan.origins(node):
-                    yield from _back(plan, plan.nodes[name], at, progress)
+                    _walk_back(plan, plan.nodes[name], at, progress, found)
             return
         if step == node.start:
             if node.parent is None:

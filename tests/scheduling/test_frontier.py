@@ -12,12 +12,12 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from app.domain.evolve import fold
 from app.domain.outstanding_requests import evaluations, evaluations_by_part
 from app.domain.search_plan import Chain, Trial
-from app.domain.stage_tree import build_stage_tree
+from app.domain.stage_tree import TreeStage, build_stage_tree
 from app.domain.terms import StudyId
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
 from app.scheduling.placement import lead_trial
-from tests.plans import Story, missing, spans, steps, tried, urgencies
+from tests.plans import Story, missing, steps, tried, urgencies
 from tests.scheduling.histories import Histories
 
 
@@ -46,21 +46,22 @@ class History(Histories):
     def the_frontier_is_the_stage_tree(self) -> None:
         catch_up(self.frontier)
         expected = urgencies(self.plan, self.costs, self.frontier.progress)
+        stages = build_stage_tree(self.plan, self.frontier.progress)
         heads = list(self.frontier.heads())
         assert len(heads) == len(set(heads))
         assert set(heads) == {head for places in expected.values() for head in places}
         assert set(self.frontier.studies()) == expected.keys()
         for study, places in expected.items():
-            self.is_right_for(study, places)
+            self.is_right_for(study, places, stages)
         best = {head: self.most_important(expected, head) for head in heads}
         for head, urgency in best.items():
             assert self.frontier.urgency(head) == pytest.approx(urgency)
         assert (self.frontier.most_urgent_head() is None) == (not heads)
 
-    def is_right_for(self, study: StudyId, expected: dict[Any, Any]) -> None:
+    def is_right_for(self, study: StudyId, expected: dict[Any, Any], stages: list[TreeStage]) -> None:
         """What the frontier says of one study."""
-        tree, frontier = spans(self.plan, self.frontier.progress), self.frontier
-        follow = Counter(stage.parent for stage in build_stage_tree(self.plan, frontier.progress))
+        frontier, tree = self.frontier, {(stage.node, stage.start, stage.end) for stage in stages}
+        follow = Counter(stage.parent for stage in stages)
         assert set(frontier.heads(study)) == expected.keys()
         for head, (_, seconds) in expected.items():
             path = frontier.path(head, study)
