@@ -11,7 +11,6 @@ import pytest
 from benchmarks.peers import page
 from benchmarks.peers.__main__ import command, summary, turns
 from benchmarks.peers.environments import HERE, OURS, python_lines
-from benchmarks.peers.model import Model
 from benchmarks.peers.tasks import CONSTANT, TASKS
 from stagetree.spec import StudySpec
 
@@ -97,6 +96,8 @@ def test_asha_begins_with_the_drawn_configurations() -> None:
 
 
 def test_the_model_resumes_and_writes_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.peers.model import Model  # which takes a second: only one process of these tests needs it
+
     monkeypatch.setenv("PEERS_LOG", str(tmp_path / "log"))
     whole, half, resumed = Model(), Model(), Model()
     whole.train(VALUES), whole.train(VALUES), half.train(VALUES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +12,16 @@ from resuming import load
 from torch import Generator
 
 EXAMPLE = Path(__file__).parents[2] / "examples/cifar10/trainer.py"
-Cifar10 = load(str(EXAMPLE), "Cifar10")
 
 
-def module(name: str):
-    return Cifar10.__init__.__globals__[name]
+@cache
+def trainer() -> Any:
+    """It is loaded by the first test, since torchvision takes two seconds to import."""
+    return load(str(EXAMPLE), "Cifar10")
+
+
+def module(name: str) -> Any:
+    return trainer().__init__.__globals__[name]
 
 
 def seeded() -> Generator:
@@ -42,7 +49,7 @@ def test_reads_the_binary_format(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named_with_what_would_be_right(tmp_path: Path) -> None:
     write(tmp_path, 2, [0])
     with pytest.raises(FileNotFoundError) as caught:
-        Cifar10(seed=0, device="cpu", data=str(tmp_path))
+        trainer()(seed=0, device="cpu", data=str(tmp_path))
     message = str(caught.value)
     assert str(tmp_path) in message and "cifar-10-binary.tar.gz" in message and "`data`" in message
     assert "data_batch_1.bin" in message and "data_batch_2.bin" not in message
@@ -57,22 +64,22 @@ def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_an_unknown_model_or_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="resnet20, resnet56, mobilenetv2"):
-        Cifar10(seed=0, device="cpu", data=str(tmp_path), model="resnet57")
+        trainer()(seed=0, device="cpu", data=str(tmp_path), model="resnet57")
     for number in range(1, 6):
         write(tmp_path, number, [0, 1])
-    trainer = Cifar10(seed=0, device="cpu", data=str(tmp_path), model="resnet20")
+    built = trainer()(seed=0, device="cpu", data=str(tmp_path), model="resnet20")
     with pytest.raises(ValueError, match="adam, sgd, momentum"):
-        trainer.setup({"lr": 0.1, "optimizer": "adamw"})
+        built.setup({"lr": 0.1, "optimizer": "adamw"})
 
 
 def test_plain_sgd_has_no_momentum(tmp_path: Path) -> None:
     for number in range(1, 6):
         write(tmp_path, number, [0, 1])
-    trainer = Cifar10(seed=0, device="cpu", data=str(tmp_path), model="resnet20")
+    built = trainer()(seed=0, device="cpu", data=str(tmp_path), model="resnet20")
     found = []
     for optimizer in ("sgd", "momentum"):
-        trainer.setup({"lr": 0.1, "optimizer": optimizer, "momentum": 0.9})
-        found.append(trainer.optimizer.param_groups[0]["momentum"])
+        built.setup({"lr": 0.1, "optimizer": optimizer, "momentum": 0.9})
+        found.append(built.optimizer.param_groups[0]["momentum"])
     assert found == [0.0, 0.9]
 
 

@@ -21,6 +21,12 @@ SIZE = 18_500
 """Bytes of a state of the toy, about."""
 
 
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """When states are kept is the same with each kind of database."""
+    return sqlite_url
+
+
 def long_stage(database: Database, tmp_path: Path, seconds: float, room: int, overhead: float = 0.01) -> Cluster:
     """One stage of 12 steps, each of this many seconds; keeping one costs next to nothing here."""
     cluster = Cluster(database, tmp_path, overhead=overhead, room=room)

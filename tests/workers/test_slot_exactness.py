@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from cluster import Cluster
 from in_process import InProcess
 from studies import BRANCHES, spec
@@ -15,6 +16,12 @@ from app.service.views import documents
 
 OTHER_TORCH = "resumed under another torch (2.13.0 after 2.12.0)"
 PUT = "used put_, which has no deterministic form"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Reasons for differences are the same with each kind of database."""
+    return sqlite_url
 
 
 def answer(cluster: Cluster, study: StudyId) -> list[str]:

@@ -38,6 +38,12 @@ ALONE = {**BRANCHES, "merge": False, "trainer_args": {"tag": "alone"}}
 
 
 @pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What slots read is the same with each kind of database."""
+    return sqlite_url
+
+
+@pytest.fixture
 def cluster(database: Database, tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(database, tmp_path, slots=2)
     for name in ("beginner", "stubborn"):
