@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import fsspec.asyn
 import pytest
+import thread_waits  # noqa: F401 - before NumPy and torch
 from hypothesis import HealthCheck, settings
 from locks import alone
 from sqlalchemy import URL, Engine, create_engine, event, make_url, text
