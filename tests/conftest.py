@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import certifi
 import fsspec.asyn
 import pytest
 import thread_waits  # noqa: F401 - before NumPy and torch
@@ -87,6 +88,17 @@ def scratch() -> Iterator[None]:
     short = tempfile.TemporaryDirectory(prefix="st-", ignore_cleanup_errors=True)  # as a socket's path must be
     with short as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test speaks TLS, and each HTTP client would read the certificates of all authorities, for 20 ms."""
+    first, end, _ = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+    file = tmp_path_factory.mktemp("authorities") / "first.pem"
+    file.write_text(first + end, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
         yield
 
 
