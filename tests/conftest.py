@@ -7,6 +7,7 @@ are then created and dropped.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -57,6 +58,12 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the netw
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: no collection of garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
