@@ -153,8 +153,9 @@ def test_a_study_that_does_not_merge_pays_for_every_step() -> None:
 
 @pytest.mark.slow
 def test_a_model_of_all_rungs_proposes() -> None:
+    """The first four trials are random, and a third of the others."""
     study = simulated(slots=2, tuner={"min_steps": 5, "num_trials": 20, "eta": 2}).plan.studies[STUDY]
-    assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > 10
+    assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > (20 - 4) / 2
 
 
 def test_a_space_that_is_used_up_has_no_more() -> None:
