@@ -13,6 +13,7 @@ from typing import Self
 from app.workers.state import State
 from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import Deadline, TrainerConnection
+from app.workers.trial_logs import open_to_append
 from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm
 from stagetree.runtime.commands import Evaluation, Json, Saved
 from stagetree.runtime.wire import Wire
@@ -63,8 +64,7 @@ class TrainerProcess(TrainerConnection, TrainerClient):
         try:
             for each in (path, rows):
                 if each is not None:
-                    each.parent.mkdir(parents=True, exist_ok=True)
-                    fds.append(os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
+                    fds.append(open_to_append(each))
         except OSError:
             for fd in fds:
                 os.close(fd)

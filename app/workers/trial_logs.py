@@ -129,16 +129,25 @@ class TrialLogs:
         return StageFiles(folder / printed / source, None if is_proof else folder / rows / source)
 
 
-def _append(path: Path, text: str) -> None:
-    for is_last in (False, True):
+def open_to_append(path: Path) -> int:
+    """The descriptor of a file that is written at its end; it and its folder are made if they are missing.
+
+    Raises OSError.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for _ in range(2):  # the sender may remove an empty folder at any time
+        with suppress(FileNotFoundError):
+            return os.open(path, flags, 0o644)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("a") as file:
-                file.write(text)
-            return
-        except FileNotFoundError:  # the sender has just removed the empty folder
-            if is_last:
-                raise
+    return os.open(path, flags, 0o644)
+
+
+def _append(path: Path, text: str) -> None:
+    fd = open_to_append(path)
+    try:
+        os.write(fd, text.encode("utf-8", "backslashreplace"))
+    finally:
+        os.close(fd)
 
 
 @dataclass(slots=True)
