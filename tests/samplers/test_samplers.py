@@ -177,9 +177,10 @@ def test_a_space_that_lets_no_point_through(sampler: str, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_it_learns_within_a_few_trials(sampler: str) -> None:
+    """The later half is better, although a third of it is random."""
     _, proposals = story(sampler, 14 if sampler == "gp" else 60)
-    found = list(map(quality, proposals))
-    assert sum(found[-6:]) / 6 > sum(found[:6]) / 6 + 0.3
+    found, half = list(map(quality, proposals)), len(proposals) // 2
+    assert sum(found[half:]) / half > sum(found[:half]) / half + 0.3
 
 
 def test_gp_learns_from_four_results() -> None:
