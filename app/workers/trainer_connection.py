@@ -203,7 +203,7 @@ class TrainerConnection:
         """
         was_sent, self._ahead = self._ahead, ahead
         self._number += 1
-        if do == was_sent:
+        if do == was_sent:  # with what was given then
             return
         self._number += bool(was_sent)
         if not ahead:
@@ -211,6 +211,10 @@ class TrainerConnection:
             return
         self._connection.hold({"do": do, "number": self._number, "has_next": True, **given})
         self._tell({"do": ahead, "number": self._number + 1, **given_ahead})
+
+    def is_sent(self, do: str) -> bool:
+        """Whether this command is on its way already, so that what is sent for it now goes nowhere."""
+        return self._ahead == do
 
     def tell(self, do: str, given: Json = NOTHING) -> None:
         """Send a message without a reply, also during another command."""

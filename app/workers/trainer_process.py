@@ -80,7 +80,8 @@ class TrainerProcess(TrainerConnection, TrainerClient):
         return super().evaluate(deadline=deadline, watch=watch)
 
     def save(self, *, deadline: Deadline, look: bool = False, lane: int | None = None) -> State:
-        state = self.own_state(self.call(deadline).save(closed=self.take_closed(), look=look, lane=lane))
+        closed = [] if self.is_sent("save") else self.take_closed()
+        state = self.own_state(self.call(deadline).save(closed=closed, look=look, lane=lane))
         state.looked = look
         return state
 

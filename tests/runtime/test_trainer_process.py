@@ -76,6 +76,20 @@ def test_a_state_that_is_saved_with_an_evaluation_is_the_same_or_dropped(
     assert state_of(process, deadline) == whole
 
 
+def test_memory_that_is_given_back_during_an_evaluation_is_used_again(start: Start, deadline: Deadline) -> None:
+    """It was given back to the save that was on its way already, and so to nothing."""
+    process, buffers = moody(start()), set[int]()
+    before = process.save(deadline=deadline)
+    for step in range(1, 9):
+        train(process, step)
+        process.evaluate(deadline=deadline, look=False)
+        before.close()
+        before = process.save(deadline=deadline)
+        buffers.add(os.fstat(before.fd).st_ino)
+    before.close()
+    assert len(buffers) <= 3
+
+
 def test_an_evaluation_and_the_save_behind_it_fail_each_for_itself(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     train(process, 1, "unsavable")
