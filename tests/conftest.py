@@ -61,7 +61,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: no collection of garbage looks through it again."""
+    """Keep the imported modules and collected tests out of every garbage collection: they stay until the end."""
     gc.collect()
     gc.freeze()
 

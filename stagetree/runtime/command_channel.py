@@ -26,7 +26,7 @@ from stagetree.runtime.template import TemplateRole
 from stagetree.runtime.wire import Message, Wire
 from stagetree.trainer.ranks import group
 
-TOGETHER_SECONDS = 0.1
+TOGETHER_SECONDS = 0.5
 """The answer to a command that took longer does not wait for the next one: the slot must hear from the process."""
 
 PROGRESS_SECONDS = 0.1

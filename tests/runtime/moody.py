@@ -61,7 +61,7 @@ class Moody(Trainer):
 
     def evaluate(self) -> dict[str, float]:
         torch.rand(5)
-        time.sleep(0.3 if "measure_and" in self.mood else 0.0)
+        time.sleep(1.0 if "measure_and" in self.mood else 0.0)
         return {
             "total": float(self.total),
             "steps": self.steps,

@@ -60,7 +60,7 @@ def test_a_slot_that_trains_asks_once_for_each_look(cluster: Cluster) -> None:
     assert cluster.run(study).state == StudyState.COMPLETED
     beats, looks = 60 / cluster.limits.heartbeat, 60 / FLAG_SECONDS
     recorded = 3  # updates: the place in the log, the report of the chain, and the key of the write
-    assert 2 * beats <= counted["UPDATE"] <= 2 * beats + recorded, "and what it trains with goes on record, once"
+    assert 2 * beats <= counted["UPDATE"] <= 2 * beats + recorded, "and one fact is recorded"
     assert looks - beats <= counted["SELECT"] <= looks + 2
 
 

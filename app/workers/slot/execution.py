@@ -50,7 +50,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Evaluate the model at its step. saves: whether its state is saved next, whatever the metrics are."""
+    """Evaluate the model at its step. saves: whether its state is saved next, for any metrics."""
 
     saves: bool = False
 

@@ -92,9 +92,14 @@ def plain_digest(value: Any) -> str | None:
     """The digest of a short plain value, which most globals are; None for any other value."""
     kind = type(value)
     if value is None or kind in PLAIN_TYPES:
-        text = value if kind in (str, bytes) else repr(value)
+        text = _plain_text(value, kind)
         return _plain_digest(kind.__name__, text) if len(text) <= MAX_CACHED else None
     return None
+
+
+def _plain_text(value: Any, kind: type) -> str | bytes:
+    text: str | bytes = value if kind in (str, bytes) else repr(value)
+    return text
 
 
 @lru_cache(maxsize=1000)
@@ -192,7 +197,7 @@ class Digest:
             return
         kind = type(value)
         if value is None or kind in PLAIN_TYPES:
-            self._update(kind.__name__, value if kind in (str, bytes) else repr(value))
+            self._update(kind.__name__, _plain_text(value, kind))
         elif id(value) in self._visited:
             self._update("met", str(self._visited[id(value)][0]))
         else:
