@@ -122,7 +122,8 @@ def print_final_advice(spec: StudySpec, study: dict[str, Any]) -> None:
 
     if study["state"] == "completed":
         furthest = max((trial["trained"] for trial in study["trials"]), default=0)
-        _print([*afterthoughts(spec, furthest), *tie_advice(study), *worsening_advice(study, furthest)])
+        late = [] if study["ending"] else afterthoughts(spec, furthest)  # else it says itself why no trial was longer
+        _print([*late, *tie_advice(study), *worsening_advice(study, furthest)])
 
 
 def tie_advice(study: Json) -> Iterator[str]:

@@ -155,6 +155,7 @@ def best_so_far(plan: SearchPlan, nodes: Sequence[NodeId], start: int) -> tuple[
             best[1].metrics[best[0]] if best else {},
             study.spec.eval_every,
             _requested_steps(study, {*nodes}),
+            study.spec.target if study.spec.evaluations_reach_target else None,
         )
         for study, best in found
     )

@@ -214,7 +214,15 @@ PRUNED: TrialDisplayState = "pruned"
 
 def display_state(study: Study, trial: Trial, board: Leaderboard) -> str:
     """The trial's state for display, except that active trials are not yet divided into waiting and running ones."""
+    if _ended_at_target(study, trial):
+        return TrialState.COMPLETED
     return PRUNED if _is_pruned(study, trial, board) else trial.state
+
+
+def _ended_at_target(study: Study, trial: Trial) -> bool:
+    """Whether an evaluation of the trial ended its study, which cancelled the rest of the trial."""
+    ended = study.ending.get("by") == "target" and trial.state == TrialState.CANCELLED
+    return ended and study.target_reached is not None and study.target_reached.trial == trial.number
 
 
 def _is_pruned(study: Study, trial: Trial, board: Leaderboard) -> bool:
@@ -261,6 +269,8 @@ def _state_text(study: Study, trial: Trial, state: str, board: Leaderboard) -> s
             return f"pruned at rung {rung.number}: {_rank(study, board, rung, trial)}, {len(rung.promoted)} promoted"
         case "pruned":
             return f"pruned after step {trial.steps}{_reason_text(board.reasons.get(trial.number, {}))}"
+        case TrialState.COMPLETED if study.target_reached is not None and _ended_at_target(study, trial):
+            return f"trained to step {study.target_reached.steps}: the target is reached"
         case TrialState.COMPLETED if rung and _can_be_extended(study, trial):
             where = f"{'ended' if study.is_final else 'waits'} at rung {rung.number}"
             return f"{where}: {_rank(study, board, rung, trial)}"

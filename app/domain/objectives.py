@@ -64,6 +64,11 @@ class Objectives:
         losses = tuple(sign * float(metrics[name] or 0.0) for name, sign in self.goals)
         return ResultScore(sum((each.violation(metrics) for each in self.constraints), 0.0), losses)
 
+    def reaches(self, target: float, metrics: Mapping[str, float | None]) -> bool:
+        """Whether a result is as good as a target of the first metric, and breaks no constraint."""
+        score = self.score(metrics)
+        return score is not None and score.is_feasible and score.losses[0] <= self.goals[0][1] * target
+
     def problem(self, metrics: Mapping[str, float | None], step: int) -> dict[str, Any] | None:
         """Why metrics after a step are not a result: one is missing, or a constraint has no value. None if they are."""
         for name in self.metrics:
@@ -110,19 +115,32 @@ class BestSoFar:
     metrics: Mapping[str, float | None]
     every: int | None = None
     steps: tuple[int, ...] = ()
+    target: float | None = None
+    """The study's target, if evaluations may reach it."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BestSoFar:
         return cls(**{**data, "steps": tuple(data["steps"])})
 
+    def _requests(self, step: int) -> bool:
+        is_requested = step in self.steps or (self.every and step % self.every == 0)
+        return bool(is_requested) and step <= max(self.steps, default=step)
+
     def is_beaten_at(self, step: int, metrics: Mapping[str, float | None]) -> bool:
         """Whether requested metrics are better than the best ones. Ties go to the earlier result."""
-        is_requested = step in self.steps or (self.every and step % self.every == 0)
-        if not is_requested or step > max(self.steps, default=step):
+        if not self._requests(step):
             return False
         objectives = read_objectives(self.wants)
         score, best = objectives.score(metrics), objectives.score(self.metrics)
         return score is not None and (best is None or score < best)
+
+    def reaches_target_at(self, step: int, metrics: Mapping[str, float | None]) -> bool:
+        """Whether requested metrics are as good as the target."""
+        return (
+            self.target is not None
+            and self._requests(step)
+            and read_objectives(self.wants).reaches(self.target, metrics)
+        )
 
 
 class BestResults:
@@ -139,6 +157,10 @@ class BestResults:
             for number in beaten:
                 self._best[number] = replace(self._best[number], metrics=metrics)
         return beaten
+
+    def reach_target_at(self, step: int, metrics: Mapping[str, float | None]) -> bool:
+        """Whether a result is as good as the target of a study."""
+        return any(best.reaches_target_at(step, metrics) for best in self._best)
 
 
 OBJECTIVE_FIELDS = ("metric", "mode", "metrics", "constraints")

@@ -148,6 +148,11 @@ class StudySpec(SubmittedStudy):
     target: Finite | None = Field(
         default=None, description="a finite number: when a trial's result is as good, the study ends"
     )
+    target_at: Literal["results", "evaluations"] | None = Field(
+        default=None,
+        description="results or evaluations: whether only a result at a step that the tuner asked about reaches the "
+        "target, or an evaluation of eval_every, too. With value: best, evaluations is the default",
+    )
     weight: float = Field(
         default=1,
         gt=0,
@@ -205,6 +210,7 @@ class StudySpec(SubmittedStudy):
         listed = (trial.hp for trial in self.tuner.trials) if isinstance(self.tuner, TrialsTuner) else ()
         check_repeats(self.repeats, {name for names in (self.space or {}, *listed) for name in names})
         check_objectives(self)
+        self.check_target()
         return self
 
     @model_validator(mode="after")

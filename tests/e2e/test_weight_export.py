@@ -35,6 +35,19 @@ def stagetree(*args: str, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
+def exported_accuracy(study: str, store: str, folder: Path) -> float:
+    """The accuracy of the weights of a study's best trial, measured without anything of ours but the model."""
+    written = stagetree("weights", study, "--dir", store, "--to", str(folder))
+    assert written.returncode == 0, written.stderr
+    [file] = folder.iterdir()
+    example = load(str(EXAMPLE), "Digits").__init__.__globals__
+    net, (images, labels) = example["Net"](4), example["digits"](0)[1].tensors
+    net.load_state_dict(load_file(file))
+    with one_thread(), torch.no_grad():
+        right = net.eval()(images).argmax(dim=1) == labels
+    return float(right.double().mean())
+
+
 @pytest.mark.slow
 def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
     study, store = tmp_path / "study.yaml", str(tmp_path / "store")
@@ -42,17 +55,26 @@ def test_the_best_weights_measure_the_value_on_record(tmp_path: Path) -> None:
     done = stagetree("run", str(study), "--slots", "1", "--dir", store, "-o", "json", "--no-check")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    written = stagetree("weights", result["study"], "--dir", store, "--to", str(tmp_path / "best"))
-    assert written.returncode == 0, written.stderr
-    [file] = (tmp_path / "best").iterdir()
-    example = load(str(EXAMPLE), "Digits").__init__.__globals__
-    net, (images, labels) = example["Net"](4), example["digits"](0)[1].tensors  # nothing of ours from here on
-    net.load_state_dict(load_file(file))
-    with one_thread(), torch.no_grad():
-        right = net.eval()(images).argmax(dim=1) == labels
-    assert float(right.double().mean()) == result["best"]["value"]
+    assert exported_accuracy(result["study"], store, tmp_path / "best") == result["best"]["value"]
     missing = stagetree("weights", result["study"], "--step", "9", "--dir", store)
     assert missing.returncode == 3 and "after step 9 is not kept; the steps that are: " in missing.stderr
+
+
+@pytest.mark.slow
+def test_the_weights_of_an_evaluation_that_reached_the_target(tmp_path: Path) -> None:
+    """The study ends long before its trial would, and has the state that was as good as wanted."""
+    study, store = tmp_path / "study.yaml", str(tmp_path / "store")
+    tuner = {"kind": "grid", "max_steps": 500}
+    goal = {"target": 0.6, "value": "best", "eval_every": 1, "space": {"lr": 0.1}, "tuner": tuner}
+    study.write_text(yaml.safe_dump(STUDY | goal))
+    done = stagetree("run", str(study), "--slots", "1", "--dir", store, "-o", "json", "--no-check")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    best = result["best"]
+    assert best["value"] >= 0.6 and best["steps"] < 100
+    assert result["ending"].startswith("target 0.6 reached: ")
+    assert exported_accuracy(result["study"], store, tmp_path / "best") == best["value"]
+    assert stagetree("replay", result["study"], "--dir", store).returncode == 0
 
 
 SLOW_DISK = """

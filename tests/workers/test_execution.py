@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import nan
 from typing import Any
 
@@ -245,6 +245,17 @@ def test_only_an_evaluation_that_somebody_waits_for_is_news() -> None:
     assert news == {3: False, 5: True, 9: True}
     kept = e.CheckpointKept(node=NodeId("n"), step=9, key="k", sha256="", size=1)
     assert not made.is_news([kept], asked)
+
+
+def test_an_evaluation_that_reaches_a_target_is_news() -> None:
+    """It ends its study. Evaluations that the study does not request, or that are worse, end nothing."""
+    made = execution(stage(0, 9, 2, 3, 4))
+    aim = BestSoFar({"metric": "loss", "mode": "min"}, {}, 2, (9,), target=0.5)
+    made = ChainExecution("c", replace(made.assignment, keep_best=(BestSoFar.from_json(asdict(aim)),)))
+    made.begin(0.0)
+    losses = {2: 0.6, 3: 0.4, 4: 0.5}
+    facts = [e.Evaluated(node=NodeId("n"), step=step, metrics={"loss": loss}) for step, loss in losses.items()]
+    assert [made.is_news([fact], ChainFlags()) for fact in facts] == [False, False, True]
 
 
 def test_intermediates_are_not_kept_where_none_are_wanted() -> None:

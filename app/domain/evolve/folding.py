@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from app.domain import events as e
-from app.domain import outstanding_requests
+from app.domain import outstanding_requests, targets
 from app.domain.evolve import chains, results, studies
 from app.domain.search_plan import Node, SearchPlan, Study, Trial, TrialEvent, TrialRun
 from app.domain.terms import NodeId, StudyId, TrialEventKind, TrialState
@@ -48,6 +48,7 @@ def _request(plan: SearchPlan, trial: Trial, event: e.TrialAdded | e.TrialExtend
         trial.state, study.active = TrialState.ACTIVE, study.active + 1
     _count_unique(plan, study, trial)
     outstanding_requests.await_evaluations(plan, study, trial, before)
+    targets.note_known_evaluations(plan, trial)
     if plan.metrics(trial, steps) is not None:
         outstanding_requests.record_result(plan, trial, steps)
     else:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from app.domain import events as e
-from app.domain import outstanding_requests
+from app.domain import outstanding_requests, targets
 from app.domain.inputs import fingerprint, is_unseen
 from app.domain.sampler_inputs import ResultsLearned, SamplerInput, SuggestionWithdrawn
 from app.domain.search_plan import Checkpoint, Note, SearchPlan, StoredSpec, Study
@@ -45,7 +45,7 @@ def record(plan: SearchPlan, event: StudyEvent) -> None:
             _set_state(plan, event.study, StudyState.RUNNING)
         case e.StudyReopened():
             _set_state(plan, event.study, StudyState.RUNNING)
-            _reopen(plan.studies[event.study], event)
+            _reopen(plan, plan.studies[event.study], event)
         case e.StudyCompleted():
             _finish(plan, event.study, StudyState.COMPLETED, event.at)
             plan.studies[event.study].ending = event.reason
@@ -92,6 +92,7 @@ def _submit(plan: SearchPlan, event: e.StudySubmitted) -> None:
     study = Study(event.study, StoredSpec.from_json(event.spec), event.at, version, begin=begin, inputs=event.inputs)
     study.project, study.owner, study.other_files = event.project, event.by, event.other_files
     plan.studies[event.study], plan.metric_unseen[event.study] = study, None
+    targets.await_target(plan, study)
     plan.check_failures = {}  # the error may be fixed, so each study checks again
     if begin is not None and begin["key"] not in plan.weights:
         plan.weights[begin["key"]] = Checkpoint(begin["key"], begin["sha256"], begin["size"])
@@ -104,11 +105,12 @@ def _set_state(plan: SearchPlan, study: StudyId, state: StudyState) -> None:
     plan.touched.update(plan.studies[study].max_step_by_node)
 
 
-def _reopen(study: Study, event: e.StudyReopened) -> None:
+def _reopen(plan: SearchPlan, study: Study, event: e.StudyReopened) -> None:
     """Clear the study's end. The time until the reopening does not count as its time."""
     if study.finished_at is not None:
         study.idle_seconds += max(0.0, event.at - study.finished_at)
     study.spec, study.finished_at, study.ending, study.error = StoredSpec.from_json(event.spec), None, {}, None
+    targets.await_target(plan, study)
 
 
 def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
@@ -124,6 +126,7 @@ def _isolate(plan: SearchPlan, study: Study, reason: str) -> None:
     study.active = study.num_results = study.requested = study.unique = 0
     study.first, study.retried, study.lost, study.struck = 0, 0, 0, study.executed
     plan.metric_unseen[study.id] = None
+    targets.await_target(plan, study)
 
 
 def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, error: str | None = None) -> None:
@@ -138,6 +141,7 @@ def _finish(plan: SearchPlan, study: StudyId, state: StudyState, at: float, erro
     if error is not None:
         plan.studies[study].error = error
     plan.metric_unseen.pop(study, None)
+    plan.awaiting_target.pop(study, None)
 
 
 EnvironmentEvent = (

@@ -25,7 +25,7 @@ from app.domain.search_plan.plan import (
 )
 from app.domain.search_plan.resumptions import Resumption, Value, Witness, resumption_at
 from app.domain.search_plan.spec import BUDGETS, StoredSpec
-from app.domain.search_plan.study import Study, get_trial, require_open
+from app.domain.search_plan.study import Study, TargetReached, get_trial, require_open
 from app.domain.search_plan.trial import AVERAGE_OF, COOLDOWN_OF, MERGE_OF, Note, Trial, TrialEvent, TrialRun
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "SearchPlan",
     "StoredSpec",
     "Study",
+    "TargetReached",
     "Trial",
     "TrialEvent",
     "TrialRun",

@@ -44,6 +44,8 @@ class SearchPlan:
     """Nodes that only struck studies pass. They are not part of the tree."""
     metric_unseen: dict[StudyId, None] = field(default_factory=dict)
     """Studies whose metric has not been reported by any evaluation yet."""
+    awaiting_target: dict[StudyId, None] = field(default_factory=dict)
+    """Open studies whose target evaluations may still reach."""
 
     chains: ChainsUnderWay = field(default_factory=ChainsUnderWay)
     stages_run: int = 0

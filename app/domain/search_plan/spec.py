@@ -78,6 +78,10 @@ class StoredSpec:
     max_time: float | None = None
     max_total_steps: int | None = None
     max_slot_seconds: float | None = None
+    target: float | None = None
+    """The value of a result that ends the study; None for none."""
+    target_at: str = "results"
+    """`results` or `evaluations`: whether evaluations of `eval_every` reach the target, too."""
 
     keep_best: int = 1
     """How many of the best trials keep their final state."""
@@ -125,6 +129,11 @@ class StoredSpec:
     def budgets(self) -> dict[str, float]:
         """The most steps and the most slot seconds, by the name of the field, where they are limited."""
         return {name: most for name in BUDGETS if (most := getattr(self, name)) is not None}
+
+    @property
+    def evaluations_reach_target(self) -> bool:
+        """Whether the study ends once an evaluation is as good as its target."""
+        return self.target is not None and self.target_at == "evaluations"
 
     @property
     def keeps_states(self) -> bool:

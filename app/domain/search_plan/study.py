@@ -12,6 +12,15 @@ from app.domain.search_plan.trial import Note, Trial, TrialEvent
 from app.domain.terms import FINAL_STATES, NodeId, StateConflict, StudyId, StudyState, Unknown
 
 
+@dataclass(frozen=True, slots=True)
+class TargetReached:
+    """An evaluation between two results of a trial that is as good as the study's target. steps: after how many."""
+
+    trial: int
+    steps: int
+    value: float
+
+
 @dataclass(slots=True)
 class Study:
     """One search by one tuner."""
@@ -37,6 +46,8 @@ class Study:
     """The rungs of the trials whose states there are still to be averaged, in steps, by trial."""
     failed: list[int] = field(default_factory=list)
     """The numbers of the failed trials."""
+    target_reached: TargetReached | None = None
+    """The first evaluation that reached the target; results that reach it are in the history."""
     notes: list[Note] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from app.domain.accounting import BudgetUse
 from app.domain.commands import Start, TunerAction
 from app.domain.rung_values import RungValues
-from app.domain.search_plan import BUDGETS, Study, TrialEvent
+from app.domain.search_plan import BUDGETS, Study, TargetReached, TrialEvent
 from app.domain.terms import StudyId, TrialEventKind
 from app.search.samplers import EnqueuedTrials, Knowledge, Proposal, Sampler, find_price_sampler, queued_sampler_of
 from app.search.tuners.base import NOWHERE, Context, End, NewTrial, Next, Tuner, check_action, objectives_in
@@ -33,6 +34,7 @@ class Endings:
         self._objectives = objectives_in(spec)
         self._best: Json = {}
         self._best_at: dict[int, float] = {}  # by steps
+        self._target_reached: TargetReached | None = None
         self._since = 0  # results since one was the best at its step
         budgets = {name: getattr(spec, name) for name in BUDGETS}
         self._budgets = {name: most for name, most in budgets.items() if most is not None}
@@ -47,6 +49,11 @@ class Endings:
         """When the time limit is reached, counted from the submission; infinite if there is none."""
         own = getattr(self._spec.tuner, "max_time", None)  # of a tuner that goes by time itself
         return min(self._spec.max_time or math.inf, own or math.inf)
+
+    def observe_evaluation(self, reached: TargetReached | None) -> bool:
+        """Take in an evaluation that reached the target, if one did; whether it is new."""
+        before, self._target_reached = self._target_reached, reached
+        return reached != before
 
     def observe(self, event: TrialEvent) -> None:
         """Take in a trial's event."""
@@ -76,6 +83,8 @@ class Endings:
         spec = self._spec
         if self._has_reached_target():
             return {"by": "target", "target": spec.target, **self._best}
+        if (reached := self._target_reached) is not None:
+            return {"by": "target", "target": spec.target, **asdict(reached)}
         if spec.patience is not None and self._since >= spec.patience:
             return {"by": "patience", "patience": spec.patience, **self._best}
         if spec.max_time is not None and elapsed >= spec.max_time:
@@ -147,9 +156,10 @@ class TunerDriver:
         for event, understood in news:
             if understood is not None:
                 self._endings.observe(event)
+        is_reached = self._endings.observe_evaluation(study.target_reached)
         self._position += len(news)
         self._active = study.active
-        return bool(news) or is_other
+        return bool(news) or is_other or is_reached
 
     def suggest(self, room: int) -> tuple[TunerAction, ...]:
         """The next actions: new trials until `room` trials are active, or one other action; all actions of an eager

@@ -61,7 +61,8 @@ def _target_ending(study: Study, tuner: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _result_text(ending: Mapping[str, Any]) -> str:
-    return f"{ending['value']:.6g} of trial {ending['trial']} after {ending['steps']} steps"
+    steps = ending["steps"]
+    return f"{ending['value']:.6g} of trial {ending['trial']} after {steps} step" + ("" if steps == 1 else "s")
 
 
 Json = dict[str, Any]

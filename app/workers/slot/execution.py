@@ -239,7 +239,8 @@ class ChainExecution:
     def is_news(self, facts: Iterable[e.Event], flags: ChainFlags) -> bool:
         """Whether the scheduler should see these facts at once."""
         awaited = {self.stage.end, *flags.extra_eval_steps}
-        return any(isinstance(fact, e.Evaluated) and fact.step in awaited for fact in facts)
+        evaluated = (fact for fact in facts if isinstance(fact, e.Evaluated))
+        return any(fact.step in awaited or self._best.reach_target_at(fact.step, fact.metrics) for fact in evaluated)
 
     # ------------------------------------------------------------------------------------------------ what happened
 
