@@ -32,6 +32,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
+from app.events.json_text import read_json
 from app.outages import (
     DatabaseUnavailable,
     LostRace,
@@ -62,7 +63,7 @@ SQLITE = newest_sqlite()
 def sqlite_engine(url: URL, patience: float) -> Engine:
     """An engine whose transactions raise if they wait for the lock for more than `patience` seconds."""
     options: dict[str, Any] = {"pool_timeout": patience} if url.database else {}
-    engine = create_engine(url, module=SQLITE, **options)
+    engine = create_engine(url, module=SQLITE, json_deserializer=read_json, **options)
     journal = "WAL" if SQLITE.sqlite_version_info >= SAFE_WAL else "DELETE"
     settings = {"synchronous": "FULL", "foreign_keys": "ON"}
 

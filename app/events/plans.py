@@ -30,6 +30,9 @@ IDLE_SECONDS = 600.0
 MAX_IDLE = 16
 """How many plans without a running study stay in memory."""
 
+MAX_IDLE_EVENTS = 50_000
+"""The most events that these plans are folded from, beside the plan that is asked for: each takes a kilobyte or two."""
+
 TRY_AGAIN_SECONDS = 60.0
 """A plan that could not be folded is retried after this time, or when its stream has moved."""
 
@@ -73,12 +76,13 @@ class Plans:
         *,
         idle_seconds: float = IDLE_SECONDS,
         max_idle: int = MAX_IDLE,
+        max_idle_events: int = MAX_IDLE_EVENTS,
         clock: Callable[[], float] = time.monotonic,
         on_fold: Callable[[str, Sequence[StoredEvent]], None] = lambda stream, recorded: None,
         on_loss: Callable[[], None] = lambda: None,
     ) -> None:
         self._log, self._clock, self._on_fold, self._on_loss = log, clock, on_fold, on_loss
-        self._idle_seconds, self._max_idle = idle_seconds, max_idle
+        self._idle_seconds, self._max_idle, self._max_idle_events = idle_seconds, max_idle, max_idle_events
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._lock = Lock()
         self._swept_at = clock()
@@ -159,11 +163,13 @@ class Plans:
 
         A process that only writes to a plan never learns that its studies are over, so age counts as well.
         """
-        self._swept_at, idle = at, 0
+        self._swept_at, idle, idle_events = at, 0, 0
         for stream, entry in reversed(list(self._entries.items())):
             is_old, is_idle = at - entry.used_at > self._idle_seconds, not _is_running(entry)
-            idle += is_idle
-            if (is_old or (is_idle and idle >= self._max_idle)) and _is_unused(entry):
+            if is_idle:
+                idle, idle_events = idle + 1, idle_events + entry.plan.version
+            is_too_many = is_idle and (idle >= self._max_idle or idle_events > self._max_idle_events)
+            if (is_old or is_too_many) and _is_unused(entry):
                 del self._entries[stream]
 
     def _catch_up(self, stream: str, entry: _Entry) -> None:

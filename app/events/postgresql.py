@@ -10,6 +10,8 @@ import psycopg
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL
 
+from app.events.json_text import read_json
+
 
 class LimitedConnection(psycopg.Connection[Any]):
     """Closes the connection if the server sends nothing for `silence` seconds, even while the network still
@@ -47,6 +49,7 @@ def postgresql_engine(url: URL, patience: float) -> Engine:
         url,
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
+        json_deserializer=read_json,
         pool_timeout=patience,
         connect_args=_network(patience),
     )

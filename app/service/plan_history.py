@@ -26,6 +26,9 @@ BATCH = 5_000
 KEPT = 16
 """The number of histories in memory."""
 
+KEPT_EVENTS = 50_000
+"""The most events of all these, beside the history that is asked for: each takes up to a kilobyte."""
+
 DECISION_KINDS: dict[type[e.Event], str] = {
     e.TrialAdded: "start",
     e.TrialExtended: "promote",
@@ -304,7 +307,13 @@ class PlanHistories:
         with self._lock:
             history, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
             self._kept.move_to_end(stream)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._evict()
         with lock:
             yield history
+
+    def _evict(self) -> None:
+        """Forget the least recently used histories beyond the limits; the last one stays."""
+        events = sum(history.version for history, _ in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > KEPT or events > KEPT_EVENTS):
+            oldest, _ = self._kept.popitem(last=False)[1]
+            events -= oldest.version
