@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from app.cli.api import api
-from app.cli.archive import archive
-from app.cli.audit import audit
-from app.cli.backup import backup, restore
-from app.cli.branch import branch, soup
-from app.cli.check import check, check_tuner
-from app.cli.debug import debug
-from app.cli.delete import delete, erase, gc
-from app.cli.demo import demo
-from app.cli.doctor import doctor
-from app.cli.environment import environment
 from app.cli.errors import USAGE, fail
-from app.cli.events import events
-from app.cli.export import export
-from app.cli.groups import MainGroup, NounGroup, SentenceGroup, print_groups
-from app.cli.import_study import import_
-from app.cli.init import init
-from app.cli.mcp import mcp
-from app.cli.open import open
-from app.cli.preview import preview
-from app.cli.replay import replay
-from app.cli.report import film, report
-from app.cli.run import run, submit
-from app.cli.schema import schema
-from app.cli.sinks import sinks
-from app.cli.skill import install
-from app.cli.slots import slots
-from app.cli.studies import studies
-from app.cli.study import study
-from app.cli.study_actions import cancel, pause, reopen, resume, retry, strike
-from app.cli.study_annotations import note, tag
-from app.cli.suggest import sampler, suggest
-from app.cli.tokens import create, revoke, tokens
-from app.cli.trainers import trainers
-from app.cli.trial import logs, trial
-from app.cli.trial_requests import add, extend, stop
-from app.cli.trials import trials
-from app.cli.up import up
-from app.cli.watch import wait, watch
-from app.cli.weights import weights
-from app.cli.workers import worker, workers
+from app.cli.groups import LazyCommands, MainGroup, NounGroup, SentenceGroup, print_groups
 
 EPILOG = (
     "All commands: stagetree help all. One of them, with an example: stagetree COMMAND --help. The guide: "
@@ -74,6 +37,10 @@ OTHER_WORDS = {
 class Commands(MainGroup):
     other_words = OTHER_WORDS
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = LazyCommands(_makers())
+
 
 TOKEN_HELP = """Create and revoke the tokens by which an API identifies people and programs.
 
@@ -98,36 +65,85 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run studies": (demo, init, run, preview, import_, schema, up, submit, watch, wait, mcp),
-    "Look at studies": (
-        open,
-        studies,
-        study,
-        trials,
-        logs,
-        debug,
-        events,
-        environment,
-        replay,
-        sampler,
-        audit,
-        export,
-        report,
-        film,
-        weights,
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Run studies": (
+        "demo",
+        "init",
+        "run",
+        "preview",
+        "import_study:import_",
+        "schema",
+        "up",
+        "run:submit",
+        "watch",
+        "watch:wait",
+        "mcp",
     ),
-    "Change studies": (pause, resume, reopen, cancel, retry, branch, soup, suggest, note, tag, delete, strike),
-    "Run a cluster": (api, worker, workers, sinks, tokens, backup, restore),
-    "Look at the installation": (slots, trainers, check, check_tuner, gc, archive, erase, doctor),
+    "Look at studies": (
+        "open",
+        "studies",
+        "study",
+        "trials",
+        "trial:logs",
+        "debug",
+        "events",
+        "environment",
+        "replay",
+        "suggest:sampler",
+        "audit",
+        "export",
+        "report",
+        "report:film",
+        "weights",
+    ),
+    "Change studies": (
+        "study_actions:pause",
+        "study_actions:resume",
+        "study_actions:reopen",
+        "study_actions:cancel",
+        "study_actions:retry",
+        "branch",
+        "branch:soup",
+        "suggest",
+        "study_annotations:note",
+        "study_annotations:tag",
+        "delete",
+        "study_actions:strike",
+    ),
+    "Run a cluster": ("api", "workers:worker", "workers", "sinks", "tokens", "backup", "backup:restore"),
+    "Look at the installation": (
+        "slots",
+        "trainers",
+        "check",
+        "check:check_tuner",
+        "delete:gc",
+        "archive",
+        "delete:erase",
+        "doctor",
+    ),
 }
+"""The commands of each group, as `MODULE:FUNCTION`, or `MODULE` if the function has its name: only the module of the
+command that runs is imported.
+"""
 
-NOUNS: dict[str, tuple[str, type[TyperGroup], str, tuple[Callable[..., Any], ...]]] = {
-    "trial": ("Look at studies", NounGroup, trial.__doc__ or "", (trial, add, extend, stop)),
-    "skill": ("Run studies", SentenceGroup, SKILL_HELP, (install,)),
-    "token": ("Run a cluster", SentenceGroup, TOKEN_HELP, (create, revoke)),
+NOUNS: dict[str, tuple[str, type[TyperGroup], str | None, dict[str, str]]] = {
+    "trial": (
+        "Look at studies",
+        NounGroup,
+        None,
+        {
+            "show": "trial",
+            "add": "trial_requests:add",
+            "extend": "trial_requests:extend",
+            "stop": "trial_requests:stop",
+        },
+    ),
+    "skill": ("Run studies", SentenceGroup, SKILL_HELP, {"install": "skill:install"}),
+    "token": ("Run a cluster", SentenceGroup, TOKEN_HELP, {"create": "tokens:create", "revoke": "tokens:revoke"}),
 }
-"""Commands on one thing, whose plural lists such things: where the help lists them, their class, help and commands."""
+"""Commands on one thing, whose plural lists such things: where the help lists them, their class, help and commands.
+Without a help of its own, one has that of its first command.
+"""
 
 
 def _help(
@@ -156,20 +172,47 @@ def _help(
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
-def command_name(command: Callable[..., Any]) -> str:
-    """The name of a command's function, without the underscore that `import_` needs in Python."""
-    return command.__name__.strip("_").replace("_", "-")
+def command_name(place: str) -> str:
+    """The name of a command in `GROUPS`, without the underscore that `import_` needs in Python."""
+    return place.rpartition(":")[2].strip("_").replace("_", "-")
 
 
-for group, commands in GROUPS.items():
-    for command in commands:
-        app.command(command_name(command), rich_help_panel=group, context_settings=HELP_OPTIONS)(command)
-for noun, (group, cls, text, commands) in NOUNS.items():
-    nested = typer.Typer(cls=cls, help=text)
-    for command in commands:
-        nested.command("show" if command is trial else None)(command)
-    app.add_typer(nested, name=noun, rich_help_panel=group)
-app.command("help", rich_help_panel="Look at the installation", context_settings=HELP_OPTIONS)(_help)
+def _function(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(f"app.cli.{module}"), name or module)
+    return function
+
+
+def _make_command(name: str, group: str, function: Callable[..., Any]) -> Any:
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, rich_help_panel=group, context_settings=HELP_OPTIONS)(function)
+    return typer.main.get_command(single)
+
+
+def _make_placed(place: str, group: str) -> Any:
+    return _make_command(command_name(place), group, _function(place))
+
+
+def _make_noun(noun: str) -> Any:
+    group, cls, text, commands = NOUNS[noun]
+    functions = {name: _function(place) for name, place in commands.items()}
+    text = text or next(iter(functions.values())).__doc__
+    nested = typer.Typer(name=noun, cls=cls, help=text, rich_markup_mode=None)
+    for name, function in functions.items():
+        nested.command(name)(function)
+    made: Any = typer.main.get_group(nested)
+    made.rich_help_panel = group
+    return made
+
+
+def _makers() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each command's name, and what makes it."""
+    for group, places in GROUPS.items():
+        for place in places:
+            yield command_name(place), partial(_make_placed, place, group)
+    yield "help", partial(_make_command, "help", "Look at the installation", _help)
+    for noun in NOUNS:
+        yield noun, partial(_make_noun, noun)
 
 
 def _version(is_asked: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -51,9 +51,32 @@ def print_groups(formatter: Any, commands: Mapping[str, Any]) -> None:
         print_rows(formatter, title, group)
 
 
+class LazyCommands(Mapping[str, Any]):
+    """Commands by name, each made when it is first asked for. makers: the names, and the functions that make them."""
+
+    def __init__(self, makers: Iterable[tuple[str, Callable[[], Any]]]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
 class MainGroup(TyperGroup):
     """The `stagetree` command. Its help has the commands of a first week."""
 
+    commands: Any  # a mapping, where typer has a dict
     other_words: Mapping[str, str] = {}
     """Names that other tools use, and the commands they correspond to."""
 

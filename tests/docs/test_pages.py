@@ -142,9 +142,9 @@ def test_tables_of_the_command_line_can_be_read() -> None:
 def test_commands_are_described_in_the_groups_of_the_help() -> None:
     text = (DOCS / "command-line.md").read_text()
     sections = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)}
-    for group, functions in GROUPS.items():
-        for function in functions:
-            name = command_name(function)
+    for group, places in GROUPS.items():
+        for place in places:
+            name = command_name(place)
             assert re.search(rf"^(\| |### )`stagetree {name}\b", sections[group], re.MULTILINE), (group, name)
 
 
