@@ -63,6 +63,14 @@ def test_one_process_serves_all_that_follow_each_other_and_none_is_started_for_n
     assert processes() == [process]
 
 
+def test_the_process_can_be_started_before_it_is_needed(reader: InputReader) -> None:
+    """The first read waited a fifth of a second for it, while a trainer was checked."""
+    reader.prepare()
+    [process] = processes()
+    reader.prepare()
+    assert reader.read([READY]) == [None] and processes() == [process]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_kind_of_file_blocks_it(reader: InputReader, tmp_path: Path, kind: str) -> None:
     path = make(kind, tmp_path)

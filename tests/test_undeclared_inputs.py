@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,37 @@ def test_a_package_that_nobody_named_is_its_version() -> None:
     assert has_changed({**other, "stamp": "0.1", "host": "another"}), "slots of all machines should have the same"
     with pytest.raises(InputMissing):
         has_changed({**other, "path": "package:no_such_thing"})
+
+
+def install(folder: Path, name: str, **lists: str) -> None:
+    """The metadata of an installed distribution."""
+    about = folder / f"{name}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.{name}+cpu\n")
+    for file, text in lists.items():
+        (about / {"top": "top_level.txt", "record": "RECORD"}[file]).write_text(text)
+
+
+FOUND = {"declared": "first", "listed": "second", "single": "second", "compiled": "third", "commas": "third"}
+
+
+@pytest.mark.parametrize("module", [*FOUND, "data", "list"])
+def test_the_distribution_of_a_module_is_found_without_parsing_those_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """`packages_distributions` took half a second in each slot, before the first step of a trial."""
+    install(tmp_path, "first", top="declared\n", record="listed/__init__.py,,\n")
+    install(tmp_path, "second", record="listed/__init__.py,,\nsingle.py,,\ndata/picture.png,,\n")
+    install(tmp_path, "third", record='compiled.cpython-311-x86_64-linux-gnu.so,,\n"commas/a, b.py",,\n')
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setattr(metadata, "packages_distributions", None)
+    if (owner := FOUND.get(module)) is None:
+        with pytest.raises(InputMissing, match=f"no package {module}"):
+            version_of(module)
+    else:
+        assert version_of(module) == f"1.{owner}"
+
+
+@pytest.mark.parametrize("module", ["PIL", "pytest", "sklearn", "torch", "yaml"])
+def test_it_is_the_one_that_python_finds(module: str) -> None:
+    assert list(undeclared_inputs.owners(module)) == metadata.packages_distributions().get(module, [])

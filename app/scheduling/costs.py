@@ -124,7 +124,9 @@ def _regression(
     only from the others, which is its residual divided by one minus its leverage, exactly for least squares (Allen
     1974, PRESS). None if floats cannot hold the solution.
     """
-    import numpy as np  # imported here because it is slow, and displaying a study does not need it
+    if len(logarithms) == 1:
+        return logarithms[0], {}, [0.0]
+    import numpy as np  # imported here because it is slow, and neither displaying a study nor a single stage needs it
 
     names = sorted({name for each in features for name in each})
     x = np.array([[1.0, *(each.get(name, 0.0) for name in names)] for each in features])

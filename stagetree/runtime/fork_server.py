@@ -91,10 +91,12 @@ def kill_group(pid: int) -> None:
 
 
 class ForkServer:
-    """Serves forks of this process and tracks them by process id with their lifelines."""
+    """Serves forks of this process and tracks them by process id with their lifelines. on_fork: called after each."""
 
-    def __init__(self, owner: Wire, listener: socket.socket | None = None) -> None:
-        self._pid = os.getpid()
+    def __init__(
+        self, owner: Wire, listener: socket.socket | None = None, on_fork: Callable[[], None] = lambda: None
+    ) -> None:
+        self._pid, self._on_fork = os.getpid(), on_fork
         self._lifelines: dict[int, Wire] = {}
         self._selector = selectors.DefaultSelector()
         self._is_over = False
@@ -180,6 +182,7 @@ class ForkServer:
             self._start_child(connection, lifeline)
         else:
             self._track(pid, connection, lifeline)
+            self._on_fork()
 
     def _track(self, pid: int, connection: Wire, lifeline: Wire) -> None:
         connection.close()

@@ -40,6 +40,11 @@ OURS = (ANONYMOUS, "anon_inode:inotify")
 
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
+FORKS_BEFORE_GATHERING = 20
+"""`gather_memory` takes half a second, and saves the 25 ms that a fork and its exit take longer without it: a template
+that serves fewer forks does better without.
+"""
+
 Identity = tuple[int, int, int]
 """An open file: its descriptor, device and inode."""
 
@@ -66,6 +71,7 @@ class TemplateRole:
         self._before: KernelState | None = None  # taken before the trainer's file is imported
         self._at_fork: frozenset[Identity] | None = None  # the files open when this fork began
         self._ends = 0  # the number of exit handlers when the first fork began
+        self._forks = 0
         self.is_asked_for = False
 
     def begin(self) -> None:
@@ -86,10 +92,9 @@ class TemplateRole:
         """Serve forks. Returns only in a fork, with its connection; the template exits when its owner is gone."""
         self.is_asked_for = False
         ends_by, drawn = signal.getsignal(signal.SIGTERM), random.getstate()
-        gather_memory()
         gc.freeze()  # keeps objects shared with the forks: garbage collection would copy their pages
         self._ends = atexit._ncallbacks()
-        connection = ForkServer(owner).serve()
+        connection = ForkServer(owner, on_fork=self.note_fork).serve()
         if connection is None:
             os._exit(0)  # nothing was trained here, so no exit handler should run
         signal.signal(signal.SIGTERM, ends_by)  # undo the handler of `restore_sigterm_in_forks`
@@ -97,6 +102,12 @@ class TemplateRole:
         file_reads.renew_watch()
         self._at_fork = frozenset(_identities())
         return connection
+
+    def note_fork(self) -> None:
+        """Called while nobody waits for the template: the next fork was requested ahead."""
+        self._forks += 1
+        if self._forks == FORKS_BEFORE_GATHERING:
+            gather_memory()
 
     def end_at_once(self) -> None:
         """Exit this fork right away, if it has opened, started and registered nothing.

@@ -18,6 +18,7 @@ from moods import PATIENT, Start, are_gone
 from app.workers.template import Fork, Template, TemplateKey, Templates
 from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.template import FORKS_BEFORE_GATHERING, TemplateRole
 
 HEAD = """
 import itertools, multiprocessing, os, random, socket, subprocess, sys, tempfile, threading
@@ -130,6 +131,18 @@ def test_a_fork_is_what_a_process_is_that_builds_for_itself(start: Start, tmp_pa
         for each in (again, other):  # what loading draws comes out of the generators as the build has left them
             each.call(PATIENT).load(fds=state.lend(), hp={}, step=4)
         assert values(again, 6) == values(other, 6)
+
+
+@pytest.mark.parametrize("count", [0, 1, *(FORKS_BEFORE_GATHERING + more for more in (-1, 0, 5))])
+def test_memory_is_moved_into_large_pages_once_forks_have_cost_as_much(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """It was moved before the first fork, which waited half a second for that."""
+    gathered, role = list[int](), TemplateRole()
+    for number in range(1, count + 1):
+        monkeypatch.setattr("stagetree.runtime.template.gather_memory", lambda number=number: gathered.append(number))
+        role.note_fork()
+    assert gathered == [FORKS_BEFORE_GATHERING][: count >= FORKS_BEFORE_GATHERING]
 
 
 def test_nothing_is_left_over_from_another_fork(start: Start, tmp_path: Path, forks: list[Fork]) -> None:

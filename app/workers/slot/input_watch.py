@@ -87,6 +87,10 @@ class InputWatch:
     def close(self) -> None:
         self._files.reader.close()
 
+    def prepare(self) -> None:
+        """Start the process that will read files, so that it is there once a model is built."""
+        self._files.reader.prepare()
+
     def look(
         self, claim: Claim, work: ChainAssignment, index: int, check_wanted: Callable[[], None]
     ) -> tuple[list[e.Event], list[str]]:

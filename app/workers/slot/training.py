@@ -82,6 +82,8 @@ class TrainingLane(Lane):
         if execution.index == 0:
             self._await_members()
             slot.input_watch.note_writes(self.work, slot.trainer.uses())
+            if self.work.inputs:
+                slot.input_watch.prepare()
         log = slot.logs.begin(self.claim.chain, self.work, execution.index)
         context.model.begin(self.work, execution.index, self._read, log)
         about, other_inputs = slot.input_watch.look(self.claim, self.work, execution.index, self._check_wanted)

@@ -151,6 +151,7 @@ class VerificationLane(Lane):
         self._log, self._log_size = log, 0 if log is None else log.size()
         bench.print_to(log)
         if self._kind == VerificationKind.CHECK:
+            self._slot.input_watch.prepare()
             result = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
             unread, files = list(result.unread), list(result.files)
             self._record(
