@@ -72,6 +72,22 @@ def is_lost_race(error: BaseException) -> bool:
     return getattr(getattr(error, "orig", error), "sqlstate", None) in LOST_RACE
 
 
+def raise_outage(error: Exception, url: str) -> None:
+    """Raise `LostRace` or `DatabaseUnavailable` if a database's error is one, and return if the statement was wrong.
+
+    url: of the database.
+    """
+    if is_lost_race(error):
+        raise LostRace("The transaction lost against another one.") from error
+    if is_not_migrated(error):
+        missing = str(getattr(error, "orig", error)).strip().splitlines()[0]
+        text = f"The database {redact_url(url)} waits for its migrations, `alembic upgrade head`: {missing}."
+        raise DatabaseUnavailable(text) from error
+    if database_is_unavailable(error):
+        why = redact(str(getattr(error, "orig", None) or error), url).strip().splitlines()[0].rstrip(".")
+        raise DatabaseUnavailable(f"The database {redact_url(url)} cannot be used: {why}.") from error
+
+
 def broker_is_unavailable(error: BaseException) -> bool:
     is_network = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
     return is_network or _is_from(error, BROKER_LIBRARIES)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from alembic import context
 from sqlalchemy.engine import Connection
 
-from app.events.database import Database, UnreadableSchema, check_schema_is_known, schema_of
+from app.events.database import Database, schema_of
+from app.events.schema_numbers import UnreadableSchema, check_schema_is_known
 from app.events.tables import metadata
 
 
@@ -20,7 +21,7 @@ def connection() -> Iterator[Connection]:
         return
     with Database(os.environ["STAGETREE_DATABASE_URL"]).engine.begin() as opened:
         try:
-            check_schema_is_known(schema_of(opened), opened.engine.url)
+            check_schema_is_known(schema_of(opened), opened.engine.url.render_as_string(hide_password=False))
         except UnreadableSchema as problem:
             sys.exit(str(problem))
         yield opened

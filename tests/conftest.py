@@ -30,6 +30,7 @@ from turns import AT_NIGHT, pytest_collection_modifyitems, pytest_report_header 
 
 from app.events import database as database_module
 from app.events.database import Database, sqlite_engine
+from app.events.file_records import FileRecords
 from app.events.log import EventLog
 from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog
@@ -235,11 +236,16 @@ def database(database_url: str) -> Iterator[Database]:
     opened.dispose()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "file", "sqlite", "postgresql"])
 def log(request: pytest.FixtureRequest) -> Iterator[EventLog]:
     """An empty log of each kind."""
     if request.param == "memory":
         yield MemoryLog()
+        return
+    if request.param == "file":
+        records = FileRecords(Path(request.getfixturevalue("sqlite_url").removeprefix("sqlite:///")))
+        yield records.log
+        records.close()
         return
     database = Database(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))
     yield SqlLog(database)

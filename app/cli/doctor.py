@@ -122,7 +122,7 @@ def _redis() -> str:
 
 
 def _sqlite() -> str:
-    from app.events.database import SAFE_WAL, SQLITE
+    from app.events.sqlite import SAFE_WAL, SQLITE
 
     slow = "" if SQLITE.sqlite_version_info >= SAFE_WAL else ", without a write-ahead log: pip install pysqlite3"
     return f"{SQLITE.sqlite_version}{slow}"

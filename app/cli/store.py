@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.cli.errors import FAILED, fail
-from app.cli.options import places
+from app.cli.options import DATABASE, check_store
 from app.domain.events import PlanOpened, Profile
 from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StudyId, Unknown
 from app.embedded.folder_lock import is_in_use
 from app.events import Decide, Plans, StoredEvent, Write, last_profile, transact
-from app.events.database import Database, UnreadableSchema
-from app.events.sql_records import SqlRecords
+from app.events.file_records import FileRecords
+from app.events.schema_numbers import UnreadableSchema
 from app.registry import Catalogue
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching
@@ -214,15 +214,14 @@ def services_of(folder: Path, make: Callable[..., Made], stop_seconds: float = 0
 
     make, more: the class of the services, and its further arguments.
     """
-    url, checkpoints = places(folder)
-    database = Database(url)
+    check_store(folder)
+    records = FileRecords(folder.resolve() / DATABASE)
     try:
-        check_schema(database)
+        check_schema(records)
     except UnreadableSchema as problem:
         fail(str(problem))
     except NotReady as problem:
         fail(f"{folder}: {problem}; `stagetree up --dir {folder}` brings it up to date, if it is of an older stagetree")
-    records = SqlRecords(database)
     return make(
         records=records,
         plans=Plans(records.log),
@@ -235,6 +234,6 @@ def services_of(folder: Path, make: Callable[..., Made], stop_seconds: float = 0
         lease_seconds=settings().lease_seconds,
         stop_seconds=stop_seconds,
         logs=LogFolder(folder / "logs"),
-        checkpoints=checkpoints,
+        checkpoints=str(folder.resolve() / "checkpoints"),
         **more,
     )

@@ -3,7 +3,8 @@
 `app.domain.events` defines the events; this package stores them. Reading order: `codec` (event to JSON and back),
 `database` and `tables`, `log` (appends), `plans` (folded plans in memory), `lost_commits` (a log that went back) and
 `past` (plans at an earlier version), `rows` (chains, slots, studies), `records` (log and rows together, and how to
-write), `memory` (the same without a database, for tests and simulations).
+write), `memory` (the same without a database, for tests and simulations), `file_records` (the same for commands that
+look at a store in a folder).
 """
 
 from __future__ import annotations

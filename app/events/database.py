@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
-from types import ModuleType
 from typing import Any
 
 from sqlalchemy import (
@@ -33,31 +32,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app.events.json_text import read_json
-from app.outages import (
-    DatabaseUnavailable,
-    LostRace,
-    database_is_unavailable,
-    is_lost_race,
-    is_not_migrated,
-    redact,
-    redact_url,
-)
+from app.events.schema_numbers import check_schema_is_known, migrations_folder
+from app.events.sqlite import SAFE_WAL, SQLITE
+from app.outages import raise_outage
 
-SAFE_WAL = (3, 51, 3)
 LOOK_SECONDS = 0.02
-
-
-def newest_sqlite() -> ModuleType:
-    """The DB-API module with the newest SQLite."""
-    with suppress(ImportError):
-        from pysqlite3 import dbapi2
-
-        if dbapi2.sqlite_version_info > sqlite3.sqlite_version_info:
-            return dbapi2  # type: ignore[no-any-return]
-    return sqlite3
-
-
-SQLITE = newest_sqlite()
 
 
 def sqlite_engine(url: URL, patience: float) -> Engine:
@@ -108,10 +87,6 @@ MIGRATION_SECONDS = 3600.0
 PATIENCE_SECONDS = 20.0
 
 
-class UnreadableSchema(DatabaseUnavailable):
-    """A newer or an unreleased version of stagetree made the database. The message says which, and what to do."""
-
-
 SQL_NOW = {
     "postgresql": "extract(epoch FROM clock_timestamp())::float8",
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
@@ -159,6 +134,10 @@ class Database:
         """Whether it is SQLite, which serves one machine."""
         return self.url.get_backend_name() == "sqlite"
 
+    @property
+    def _address(self) -> str:
+        return self.url.render_as_string(hide_password=False)
+
     def write(self) -> AbstractContextManager[SqlSession]:
         """A transaction that commits at the end of the block, and rolls back if the block raises.
 
@@ -185,10 +164,10 @@ class Database:
             with _begin_transaction(engine, {KIND: IMMEDIATE}) as connection:
                 if not self.is_file:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
-                check_schema_is_known(schema_of(connection), self.url)
+                check_schema_is_known(schema_of(connection), self._address)
                 command.upgrade(migration_config(connection), "head")
         except SQLAlchemyError as error:
-            self._explain(error)
+            raise_outage(error, self._address)
             raise
         finally:
             engine.dispose()
@@ -211,28 +190,15 @@ class Database:
                 self._check_schema(connection)
                 yield SqlSession(connection, self._now)
         except SQLAlchemyError as error:
-            self._explain(error)
+            raise_outage(error, self._address)
             raise
 
     def _check_schema(self, connection: Connection) -> None:
         """Checks once, at the first transaction that finds a schema. Raises `UnreadableSchema`."""
         if not self._is_readable:
             number = schema_of(connection)
-            check_schema_is_known(number, self.url)
+            check_schema_is_known(number, self._address)
             self._is_readable = number is not None
-
-    def _explain(self, error: SQLAlchemyError) -> None:
-        """Translate the error to `LostRace` or `DatabaseUnavailable`, unless the statement itself was wrong."""
-        if is_lost_race(error):
-            raise LostRace("The transaction lost against another one.") from error
-        url = self.url.render_as_string(hide_password=False)
-        if is_not_migrated(error):
-            missing = str(getattr(error, "orig", error)).strip().splitlines()[0]
-            text = f"The database {redact_url(url)} waits for its migrations, `alembic upgrade head`: {missing}."
-            raise DatabaseUnavailable(text) from error
-        if database_is_unavailable(error):
-            why = redact(str(getattr(error, "orig", None) or error), url).strip().splitlines()[0].rstrip(".")
-            raise DatabaseUnavailable(f"The database {redact_url(url)} cannot be used: {why}.") from error
 
 
 @contextmanager
@@ -265,14 +231,9 @@ def migration_config(connection: Connection) -> Any:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_migrations()))
+    config.set_main_option("script_location", str(migrations_folder()))
     config.attributes["connection"] = connection
     return config
-
-
-def newest_schema() -> str:
-    """The number of the last migration."""
-    return max(_schemas())
 
 
 def schema_of(connection: Connection) -> str | None:
@@ -281,34 +242,6 @@ def schema_of(connection: Connection) -> str | None:
         return None
     number: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
     return number
-
-
-def check_schema_is_known(number: str | None, url: URL) -> None:
-    """Raise `UnreadableSchema` if the database is at a migration that this version does not have."""
-    known = _schemas()
-    if number is None or number in known:
-        return
-    place = f"The database {redact_url(url.render_as_string(hide_password=False))}"
-    if number < min(known):
-        raise UnreadableSchema(
-            f"{place} was made by an unreleased version of stagetree (its schema is {number}) and cannot be read: use a"
-            " new --dir or database, or delete this one."
-        )
-    raise UnreadableSchema(
-        f"{place} was made by a newer version of stagetree (its schema is {number}) and cannot be read: use that"
-        " version, or a new --dir or database."
-    )
-
-
-def _schemas() -> set[str]:
-    """The numbers of all migrations, from their file names: Alembic is slow to import."""
-    return {file.stem.partition("_")[0] for file in (_migrations() / "versions").glob("[0-9]*.py")}
-
-
-def _migrations() -> Path:
-    package = Path(__file__).parent.parent
-    inside = package / "migrations"
-    return inside if inside.is_dir() else package.parent / "migrations"
 
 
 def _parse_url(url: str) -> URL:

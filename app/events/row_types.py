@@ -20,6 +20,9 @@ HELD = (ChainState.RUNNING, ChainState.SAVING)
 AT_WORK = (ChainState.READY, ChainState.RUNNING)
 """The states in which a chain has its slot."""
 
+LIVE = "state IN ('ready', 'running', 'saving')"
+"""A chain that is not over: its worker must renew the lease. Written as text, so that the partial index serves it."""
+
 
 class SlotTaken(Exception):
     """The slot is unknown, has a chain already, or belongs to another worker."""

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from app.events.row_types import ChainRecord, SlotRecord, StudyRecord, TokenRecord
+from app.events.row_types import LIVE, ChainRecord, SlotRecord, StudyRecord, TokenRecord
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
 
@@ -36,9 +36,6 @@ ACTIVE = "state NOT IN ('completed', 'failed', 'cancelled')"
 AUDITED = "audited IS NOT NULL"
 PROFILES = "type IN ('PackingProfiled', 'RanksProfiled')"
 LENT = "lent_to IS NOT NULL"
-
-LIVE = "state IN ('ready', 'running', 'saving')"
-"""A chain that is not over: its worker must renew the lease."""
 
 
 class EventRow(SQLModel, table=True):

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Protocol
 
 from app.domain.slots import matches_device
 from app.events import Records, SlotRecord
-from app.events.database import Database, newest_schema
+from app.events.schema_numbers import newest_schema
 from stagetree.models.pages import Demand
 
 PATIENCE_SECONDS = 1.0
@@ -89,7 +90,14 @@ def check_space(path: Path) -> None:
         raise NotReady(f"the disk of {folder} is full: {free / 2**20:.1f} MiB are free")
 
 
-def check_schema(database: Database) -> None:
+class HasSchema(Protocol):
+    """A database."""
+
+    def schema(self) -> str | None:
+        """As of `Database`."""
+
+
+def check_schema(database: HasSchema) -> None:
     """Raises `NotReady` when migrations have not been run, and what `Database.read` raises."""
     newest, current = newest_schema(), database.schema()
     if current != newest:

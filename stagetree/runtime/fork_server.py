@@ -94,7 +94,7 @@ class ForkServer:
     """Serves forks of this process and tracks them by process id with their lifelines. on_fork: called after each."""
 
     def __init__(
-        self, owner: Wire, listener: socket.socket | None = None, on_fork: Callable[[], None] = lambda: None
+        self, owner: Wire, listener: socket.socket | None = None, *, on_fork: Callable[[], None] = lambda: None
     ) -> None:
         self._pid, self._on_fork = os.getpid(), on_fork
         self._lifelines: dict[int, Wire] = {}

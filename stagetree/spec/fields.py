@@ -220,7 +220,7 @@ def check_bounds(bounds: Sequence[float | None], field: str) -> None:
 
 
 class SpecModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

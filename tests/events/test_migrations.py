@@ -16,9 +16,10 @@ from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.evolve import fold
 from app.domain.terms import StudyId
-from app.events.database import Database, UnreadableSchema, migration_config, newest_schema
+from app.events.database import Database, migration_config
 from app.events.plans import Plans
 from app.events.records import Write, transact
+from app.events.schema_numbers import UnreadableSchema, newest_schema
 from app.events.sql_records import SqlRecords
 
 ROOT = Path(__file__).parents[2]

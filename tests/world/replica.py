@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
-from app.events.database import SQLITE, Database
+from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.records import Records
 from app.events.sql_records import SqlRecords
+from app.events.sqlite import SQLITE
 
 PutBack = Callable[[], None]
 """Makes the records what they were."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.domain import events as e
@@ -172,6 +172,13 @@ def assign_positions(append: Append, events: Sequence[Event], position: int, ver
     """The events at the places that follow `position` and `version`."""
     stream, at, by = append.stream, append.at, append.by
     return [StoredEvent(position + n, stream, version + n, event, at, by) for n, event in enumerate(events, 1)]
+
+
+def check_no_gap(numbers: Iterable[int], after: int, stream: str) -> None:
+    """Raises `Gap` unless the numbers follow `after` one by one. stream: what they number."""
+    for expected, number in enumerate(numbers, after + 1):
+        if number != expected:
+            raise Gap(f"{stream} has no event number {expected}: the next one is {number}.")
 
 
 def check_not_shorter(append: Append, version: int) -> None:

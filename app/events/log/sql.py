@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,12 +25,12 @@ from app.events.log.port import (
     Append,
     Archived,
     EventLog,
-    Gap,
     Idempotency,
     StoredEvent,
     Used,
     VersionConflict,
     assign_positions,
+    check_no_gap,
     check_not_shorter,
     project,
 )
@@ -269,7 +269,7 @@ def _read(session: SqlSession, stream: str, after: int, limit: int | None) -> li
     if not recorded:
         there = archive.events_of(session, stream)[after:]
         recorded = [_stored_event(each) for each in (there if limit is None else there[:limit])]
-    _check_no_gap((r.version for r in recorded), after, f"Stream {stream}")
+    check_no_gap((r.version for r in recorded), after, f"Stream {stream}")
     return recorded
 
 
@@ -280,9 +280,3 @@ def _fetch(session: SqlSession, query: Select[Any], given: Mapping[str, Any] | N
 def _stored_event(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:
     event = decode(row.type, row.schema_version, row.data)
     return StoredEvent(row.position, row.stream, row.version, event, row.at, row.by)
-
-
-def _check_no_gap(numbers: Iterable[int], after: int, stream: str) -> None:
-    for expected, number in enumerate(numbers, after + 1):
-        if number != expected:
-            raise Gap(f"{stream} has no event number {expected}: the next one is {number}.")

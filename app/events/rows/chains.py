@@ -33,6 +33,7 @@ from app.events.database import SqlSession
 from app.events.row_types import (
     AT_WORK,
     HELD,
+    LIVE,
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
@@ -43,7 +44,7 @@ from app.events.row_types import (
 )
 from app.events.rows.ports import ChainsPort
 from app.events.rows.sql import was_written_since
-from app.events.tables import CHAINS, LIVE, SLOTS
+from app.events.tables import CHAINS, SLOTS
 
 FLAG_COLUMNS = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)
 

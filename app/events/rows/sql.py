@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Float, Select, TextClause, bindparam, dele
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.events.database import SqlSession, insert
-from app.events.row_types import AT_WORK, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord
+from app.events.row_types import AT_WORK, LIVE, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord
 from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.tables import ACTIVE, BUSY, CHAINS, LIVE, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
+from app.events.tables import ACTIVE, BUSY, CHAINS, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
 ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
