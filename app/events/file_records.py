@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
@@ -221,7 +221,7 @@ def _stored_event(row: Row) -> StoredEvent:
     return StoredEvent(row["position"], row["stream"], row["version"], event, row["at"], row["by"])
 
 
-def _make(record: type[Record], row: Row, **fields: Any) -> Record:
+def _make(record: Any, row: Row, **fields: Any) -> Any:
     """The record in a row, where what is neither text nor a number is JSON: see `app.events.tables.columns_of`."""
     hints = {name: get_args(hint) if NoneType in get_args(hint) else (hint,) for name, hint in _hints(record).items()}
     return record(
@@ -240,10 +240,12 @@ def _value(kind: Any, value: Any) -> Any:
     return bool(value) if kind is bool else json.loads(value)
 
 
-_study = partial(_make, StudyRecord)
+def _study(row: Row) -> StudyRecord:
+    return cast(StudyRecord, _make(StudyRecord, row))
 
 
 def _chain(row: Row) -> ChainRecord:
     lists = {name: tuple(json.loads(row[name])) for name in ("extra_eval_steps", "branch_steps")}
     assignment, members = json.loads(row["assignment"]), json.loads(row["members"] or "{}") or {}
-    return _make(ChainRecord, row, **lists, assignment=ChainAssignment.from_json(assignment), members=members)
+    made = _make(ChainRecord, row, **lists, assignment=ChainAssignment.from_json(assignment), members=members)
+    return cast(ChainRecord, made)

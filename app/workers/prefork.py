@@ -2,7 +2,8 @@
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork runs its command, with a log of its own, once standard input has ended. This process ends when a fork ends by
+Each fork runs its command, with a log of its own, once standard input has ended; the API's modules are imported while
+the workers start. This process ends when a fork ends by
 itself. On SIGTERM it asks all workers to end and waits while one trains or saves; the API answers until then. If there
 is an API, this stack owns the database, which is migrated first; standard input is then a socket, on which one line
 reports the problem, or is empty. A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, even if the
@@ -63,18 +64,22 @@ def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     gc.disable()  # an import makes next to no garbage
     import_worker_modules()
-    if API in commands:
+    api = {name: command for name, command in commands.items() if name == API}
+    if api:
         problem = prepare_database()
         os.write(sys.stdin.fileno(), f"{problem}\n".encode())
         if problem:
             return 1
-        import_app()
     read_trainers()
-    gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
-    processes.start(commands)
-    return processes.watch()
+    processes.start({name: command for name, command in commands.items() if name != API})
+    if api:
+        import_app()  # while the workers start
+        processes.start(api)
+    code = processes.watch()
+    sys.stdout.flush()
+    os._exit(code)  # nothing is left to do, and Python would take a quarter of a second to delete all modules
 
 
 def import_worker_modules() -> None:
@@ -89,6 +94,7 @@ def import_app() -> None:
     """Import the application and its server."""
     importlib.import_module("app.main")
     importlib.import_module("app.api.server")
+    importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds what it validates with
 
 
 def read_trainers() -> None:
@@ -220,6 +226,7 @@ class Prefork:
         parent = os.getpid()
         if pid := os.fork():
             return pid
+        gc.enable()
         end_with_parent()
         if os.getppid() != parent:  # the parent died before end_with_parent took effect
             os._exit(1)
