@@ -6,7 +6,6 @@ none is imported for its error classes.
 
 from __future__ import annotations
 
-import http.client
 import re
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -28,7 +27,20 @@ MISSING_IN_SQLITE = ("no such table", "no such column", "has no column named")
 DATABASE_LIBRARIES = frozenset({"psycopg", "pysqlite3", "sqlite3"})
 BROKER_LIBRARIES = frozenset({"amqp", "kombu", "redis"})
 STORE_LIBRARIES = frozenset(
-    {"adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3"}
+    {
+        "adlfs",
+        "aiobotocore",
+        "aiohttp",
+        "azure",
+        "boto3",
+        "botocore",
+        "fsspec",
+        "gcsfs",
+        "google",
+        "http",
+        "s3fs",
+        "urllib3",
+    }
 )
 MISSING_OBJECT = frozenset({"404", "NoSuchKey"})
 
@@ -99,8 +111,7 @@ def store_is_unavailable(error: BaseException) -> bool:
         return _code(error.__cause__ or error.__context__) == "NoSuchBucket"
     if _code(error) in MISSING_OBJECT:
         return False
-    trouble = (OSError, EOFError, TimeoutError, http.client.HTTPException)
-    return isinstance(error, trouble) or _is_from(error, STORE_LIBRARIES)
+    return isinstance(error, OSError | EOFError) or _is_from(error, STORE_LIBRARIES)
 
 
 def _code(error: BaseException | None) -> str | None:

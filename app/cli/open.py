@@ -86,7 +86,7 @@ def _server(folder: Path) -> Server:
 
 def _studies(folder: Path) -> str:
     """A sentence on the studies in the folder, and on a stack that works there."""
-    from app.embedded.folder_lock import find_server, is_in_use
+    from app.process.folder_lock import find_server, is_in_use
 
     if is_in_use(folder):
         page = f"whose page at {there.url}" if (there := find_server(folder)) else "whose page"

@@ -142,7 +142,7 @@ def changing_server_url(option: str | None) -> str | None:
 
     Exits with a message if no process serves `.stagetree`, since other servers have other studies.
     """
-    from app.embedded.folder_lock import is_in_use
+    from app.process.folder_lock import is_in_use
 
     url = server_url(option) or local_server_url()
     if url is None and is_store(DEFAULT_DIR) and not is_in_use(DEFAULT_DIR):
@@ -152,7 +152,7 @@ def changing_server_url(option: str | None) -> str | None:
 
 def local_server_url(*, lasting: bool = False) -> str | None:
     """The URL of the stack that works in `.stagetree`. lasting: only one that outlives its own study."""
-    from app.embedded.folder_lock import find_server
+    from app.process.folder_lock import find_server
 
     here = find_server(DEFAULT_DIR)
     return here.url if here is not None and (here.stays or not lasting) else None
@@ -166,7 +166,7 @@ _START_A_SERVER = (
 @contextmanager
 def explain_unreachable(*, is_named: bool) -> Iterator[None]:
     """Add advice to the error about an unreachable default server."""
-    from app.embedded.folder_lock import is_in_use
+    from app.process.folder_lock import is_in_use
     from stagetree.client import Unreachable
 
     try:

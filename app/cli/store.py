@@ -18,10 +18,10 @@ from app.cli.options import DATABASE, check_store
 from app.domain.events import PlanOpened, Profile
 from app.domain.sampler_inputs import learned_text
 from app.domain.terms import StudyId, Unknown
-from app.embedded.folder_lock import is_in_use
 from app.events import Decide, Plans, StoredEvent, Write, last_profile, transact
 from app.events.file_records import FileRecords
 from app.events.schema_numbers import UnreadableSchema
+from app.process.folder_lock import is_in_use
 from app.registry import Catalogue
 from app.service import html_report, queries, slot_use, study_changes, submission
 from app.service import suggestions as searching

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from app.embedded import machine
-from app.embedded.folder_lock import FolderLock, FolderServer, find_server
 from app.embedded.interpreter import Interpreter, import_path
 from app.embedded.machine import (
     PRIVATE,
@@ -27,6 +26,7 @@ from app.embedded.machine import (
     slot_names,
     worker_command,
 )
+from app.process.folder_lock import FolderLock, FolderServer, find_server
 from app.process.logs import last_line, shorten
 from stagetree.atomic_file import remove_partial
 from stagetree.runtime.failures import SAME_ORDER, STACK

@@ -33,7 +33,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from app.events.json_text import read_json
 from app.events.schema_numbers import check_schema_is_known, migrations_folder
-from app.events.sqlite import SAFE_WAL, SQLITE
+from app.events.sqlite import SAFE_WAL, SQLITE, SQLITE_NOW
 from app.outages import raise_outage
 
 LOOK_SECONDS = 0.02
@@ -89,7 +89,7 @@ PATIENCE_SECONDS = 20.0
 
 SQL_NOW = {
     "postgresql": "extract(epoch FROM clock_timestamp())::float8",
-    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+    "sqlite": SQLITE_NOW,
 }
 NOW = {dialect: literal_column(clock, Float) for dialect, clock in SQL_NOW.items()}
 

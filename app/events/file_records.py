@@ -8,7 +8,7 @@ when it is needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,10 +21,10 @@ from app.domain.evolve import struck_studies
 from app.domain.terms import StudyId
 from app.events.codec import decode
 from app.events.log.port import Append, EventLog, StoredEvent, check_no_gap
-from app.events.row_types import LIVE, ChainRecord, StudyRecord
+from app.events.row_types import LIVE, ChainRecord, SlotRecord, StudyRecord
 from app.events.rows.ports import RowsPort
 from app.events.schema_numbers import check_schema_is_known
-from app.events.sqlite import SQLITE
+from app.events.sqlite import SQLITE, SQLITE_NOW
 from app.outages import raise_outage
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ class _Session:
             return None
         return next((str(row["version_num"]) for row in self.rows("SELECT version_num FROM alembic_version")), None)
 
+    def now(self) -> float:
+        return float(self.rows(f"SELECT {SQLITE_NOW} AS now")[0]["now"])
+
     def is_archived(self, stream: str) -> bool:
         return bool(self.rows("SELECT 1 FROM archive WHERE stream = ?", stream))
 
@@ -197,6 +200,11 @@ class _Rows(_Part):
         super().__init__(session, others)
         self.studies = _Studies(session, lambda: others().studies)
         self.chains = _Chains(session, lambda: others().chains)
+        self.slots = _Slots(session, lambda: others().slots)
+        self.schedulers = _Schedulers(session, lambda: others().schedulers)
+
+    def now(self) -> float:
+        return self._session.now()
 
 
 class _Studies(_Part):
@@ -214,6 +222,23 @@ class _Chains(_Part):
     def live(self, stream: str | None = None) -> Sequence[ChainRecord]:
         found = self._session.rows(f"{CHAINS} AND ? IN (stream, '') ORDER BY chain", stream or "")
         return [*map(_chain, found)]
+
+
+class _Slots(_Part):
+    def all(self) -> list[SlotRecord]:
+        return [_make(SlotRecord, row) for row in self._session.rows("SELECT * FROM slots ORDER BY name")]
+
+    def alive(self, seen_within: float) -> list[SlotRecord]:
+        now = self._session.now()
+        return [slot for slot in self.all() if slot.was_seen(now, seen_within)]
+
+
+class _Schedulers(_Part):
+    def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+        query = "SELECT demand, held_up FROM schedulers ORDER BY ticked_at DESC LIMIT 1"
+        found = [json.loads(each or "null") for row in self._session.rows(query) for each in row.values()]
+        demand, held_up = found or (None, None)
+        return demand, held_up or {}
 
 
 def _stored_event(row: Row) -> StoredEvent:

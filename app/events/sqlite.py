@@ -21,3 +21,6 @@ def newest_sqlite() -> ModuleType:
 
 
 SQLITE = newest_sqlite()
+
+SQLITE_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+"""An expression for the time in Unix seconds."""

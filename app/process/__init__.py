@@ -1,1 +1,1 @@
-"""What every process of the service needs: logs, garbage collection, limits, and a sandbox for computations."""
+"""What processes of the service need: logs, garbage collection, limits, a folder's lock, a sandbox for computations."""

@@ -12,7 +12,7 @@ from stacks import TOYS, Service
 from toys import trials
 
 from app.embedded import Embedded
-from app.embedded.folder_lock import FolderLock, FolderServer, find_server, is_in_use
+from app.process.folder_lock import FolderLock, FolderServer, find_server, is_in_use
 from stagetree.client import Client
 
 Write = Callable[[Any], Path]

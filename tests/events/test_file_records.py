@@ -34,7 +34,8 @@ STUDIES = [
 ]
 
 
-def test_rows_are_those_that_sqlalchemy_reads(records: FileRecords) -> None:
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_rows_are_those_that_sqlalchemy_reads(records: FileRecords, is_scheduled: bool) -> None:
     with records.write() as rows:
         for study in STUDIES:
             rows.studies.add(study)
@@ -42,6 +43,9 @@ def test_rows_are_those_that_sqlalchemy_reads(records: FileRecords) -> None:
             rows.slots.take(chain, "anna", instead_of=None, device="cpu", host="here", pid=1)
             rows.chains.assign(chain, stream, chain, WORK, TTL)
         rows.chains.ask_evaluation("one", [3, 4])
+        rows.slots.describe("one", "anna", trainers={"t": "1"}, note="waits")
+        if is_scheduled:
+            rows.schedulers.record_tick("o", "here", 1, {"wanted": 2}, held_up={"p": "error"})
         rows.chains.end("over")
     with records.read() as rows, records.all.read() as all_rows:
         for after, limit in ((None, 100), (None, 2), ("a", 5), ("b", 1), ("none", 9)):
@@ -51,6 +55,11 @@ def test_rows_are_those_that_sqlalchemy_reads(records: FileRecords) -> None:
         for stream in (None, "p", "q", "r"):
             assert rows.chains.live(stream) == all_rows.chains.live(stream)
         assert [chain.chain for chain in rows.chains.live()] == ["one", "two"]
+        assert rows.schedulers.last_report() == all_rows.schedulers.last_report()
+        assert rows.schedulers.last_tick() == all_rows.schedulers.last_tick()
+        for within in (100.0, -1.0):
+            assert rows.slots.alive(within) == all_rows.slots.alive(within)
+        assert abs(rows.now() - all_rows.now()) < 60
         assert rows.slots.all() == all_rows.slots.all() and rows.chains.get("over") == all_rows.chains.get("over")
 
 
@@ -95,7 +104,7 @@ from pathlib import Path
 from app.events.file_records import FileRecords
 records = FileRecords(Path({sqlite_url.removeprefix("sqlite:///")!r}))
 with records.read() as rows:
-    found = rows.studies.page(), rows.studies.find("s"), rows.chains.live()
+    found = rows.studies.page(), rows.studies.find("s"), rows.chains.live(), rows.slots.alive(1.0), rows.now()
 print(len(records.log.read("p")), "sqlalchemy" in sys.modules)
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -26,31 +26,6 @@ print(sorted({{"torch", "torchvision"}} & sys.modules.keys()))
     assert printed.strip() == "[]"
 
 
-@pytest.mark.slow
-def test_what_only_looks_at_a_store_imports_neither_a_client_of_a_server_nor_what_computes() -> None:
-    """They took half a second of each `stagetree studies`."""
-    modules = {"alembic", "celery", "fastapi", "numpy", "psycopg", "redis", "scipy", "app.simulation"}
-    modules |= {"stagetree.client", "sqlalchemy.dialects.postgresql"}
-    imports = "sys, app.cli.commands, app.cli.own_stack, app.cli.store"
-    code = f"import {imports}; print(sorted({modules} & sys.modules.keys()))"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "[]"
-
-
-def test_a_command_imports_no_other_command() -> None:
-    """All 60 were imported and made for each of them."""
-    code = """
-import sys
-from app.cli.commands import app
-app(["pause", "--help"], standalone_mode=False)
-from app.cli.commands import GROUPS
-modules = {place.partition(":")[0] for places in GROUPS.values() for place in places}
-print(sorted(modules & {name.removeprefix("app.cli.") for name in sys.modules}))
-"""
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[-1] == "['study_actions']"
-
-
 def test_a_command_that_has_ended_is_not_searched_for_garbage() -> None:
     """Python does so before it ends, which took a tenth of `stagetree studies`."""
     code = """
