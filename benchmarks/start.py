@@ -22,7 +22,7 @@ from pathlib import Path
 
 TRAINER = Path(__file__).with_name("handover.py")
 """Its `noting` writes down when each step begins."""
-BUDGETS = {"import stagetree": 0.06, "run": 5.0, "studies": 0.6, "trials": 0.6, "--help": 0.2}
+BUDGETS = {"import stagetree": 0.06, "run": 3.5, "studies": 0.45, "trials": 0.45, "--help": 0.17}
 
 
 def main() -> None:
