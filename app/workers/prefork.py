@@ -2,8 +2,7 @@
 
     python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
 
-Each fork runs its command, with a log of its own, once standard input has ended; the API's modules are imported while
-the workers start. This process ends when a fork ends by
+Each fork runs its command, with a log of its own, once standard input has ended. This process ends when a fork ends by
 itself. On SIGTERM it asks all workers to end and waits while one trains or saves; the API answers until then. If there
 is an API, this stack owns the database, which is migrated first; standard input is then a socket, on which one line
 reports the problem, or is empty. A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, even if the
@@ -64,19 +63,17 @@ def main() -> int:
     logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
     gc.disable()  # an import makes next to no garbage
     import_worker_modules()
-    api = {name: command for name, command in commands.items() if name == API}
-    if api:
+    if API in commands:
         problem = prepare_database()
         os.write(sys.stdin.fileno(), f"{problem}\n".encode())
         if problem:
             return 1
+        import_app()
     read_trainers()
+    gc.enable()
     sys.stdin.read()
     processes = Prefork(logs)
-    processes.start({name: command for name, command in commands.items() if name != API})
-    if api:
-        import_app()  # while the workers start
-        processes.start(api)
+    processes.start(commands)  # the API first: a worker ends an interrupted study that a client would resume
     code = processes.watch()
     sys.stdout.flush()
     os._exit(code)  # nothing is left to do, and Python would take a quarter of a second to delete all modules
@@ -226,7 +223,6 @@ class Prefork:
         parent = os.getpid()
         if pid := os.fork():
             return pid
-        gc.enable()
         end_with_parent()
         if os.getppid() != parent:  # the parent died before end_with_parent took effect
             os._exit(1)
