@@ -7,7 +7,6 @@ when it is needed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, cached_property
@@ -20,6 +19,7 @@ from app.domain.events import StudyStruck
 from app.domain.evolve import struck_studies
 from app.domain.terms import StudyId
 from app.events.codec import decode
+from app.events.json_text import read_json
 from app.events.log.port import Append, EventLog, StoredEvent, check_no_gap
 from app.events.row_types import LIVE, ChainRecord, SlotRecord, StudyRecord
 from app.events.rows.ports import RowsPort
@@ -236,13 +236,13 @@ class _Slots(_Part):
 class _Schedulers(_Part):
     def last_report(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
         query = "SELECT demand, held_up FROM schedulers ORDER BY ticked_at DESC LIMIT 1"
-        found = [json.loads(each or "null") for row in self._session.rows(query) for each in row.values()]
+        found = [read_json(each or "null") for row in self._session.rows(query) for each in row.values()]
         demand, held_up = found or (None, None)
         return demand, held_up or {}
 
 
 def _stored_event(row: Row) -> StoredEvent:
-    event = decode(row["type"], row["schema_version"], json.loads(row["data"]))
+    event = decode(row["type"], row["schema_version"], read_json(row["data"]))
     return StoredEvent(row["position"], row["stream"], row["version"], event, row["at"], row["by"])
 
 
@@ -262,7 +262,7 @@ def _hints(record: Any) -> dict[str, Any]:
 def _value(kind: Any, value: Any) -> Any:
     if value is None or kind in (str, int, float):
         return value
-    return bool(value) if kind is bool else json.loads(value)
+    return bool(value) if kind is bool else read_json(value)
 
 
 def _study(row: Row) -> StudyRecord:
@@ -270,7 +270,7 @@ def _study(row: Row) -> StudyRecord:
 
 
 def _chain(row: Row) -> ChainRecord:
-    lists = {name: tuple(json.loads(row[name])) for name in ("extra_eval_steps", "branch_steps")}
-    assignment, members = json.loads(row["assignment"]), json.loads(row["members"] or "{}") or {}
+    lists = {name: tuple(read_json(row[name])) for name in ("extra_eval_steps", "branch_steps")}
+    assignment, members = read_json(row["assignment"]), read_json(row["members"] or "{}") or {}
     made = _make(ChainRecord, row, **lists, assignment=ChainAssignment.from_json(assignment), members=members)
     return cast(ChainRecord, made)
