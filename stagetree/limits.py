@@ -15,8 +15,8 @@ from itertools import islice, takewhile
 from typing import Any
 
 from stagetree.json_walk import PLAIN, JsonWalk
-from stagetree.sequences import Piece, Sequence, SequenceError, with_ends
-from stagetree.sequences.base import parse_text
+from stagetree.sequences import Piece, Sequence, SequenceError
+from stagetree.sequences.tape import Tape, tape_of_text
 from stagetree.sequences.text_cache import cached_by_text
 
 LANES = 8
@@ -112,7 +112,7 @@ def check_names(names: Iterable[str], limits: Limits = LIMITS) -> None:
     """Raise `SequenceError` for too many, too long or unreadable names of hyper-parameters."""
     for number, name in enumerate(names, 1):
         check_name_count(number, limits)
-        if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
+        if not name.isprintable() and any(ord(each) < 32 or 127 <= ord(each) < 160 for each in name):
             raise SequenceError("", f"must name its hyper-parameters without control characters, got {name!r}")
 
 
@@ -152,7 +152,7 @@ def _plain(sequence: Any) -> Any:
 @cached_by_text(16384)
 def _count_cached(text: str, steps: int, most: int) -> int:
     """Cached, because a space repeats few sequences many times."""
-    return count_changes(parse_text(text), steps, most)
+    return count_changes(tape_of_text(text), steps, most)
 
 
 def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMITS) -> None:
@@ -166,22 +166,22 @@ def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMI
         )
 
 
-def count_changes(sequence: Sequence, steps: int, most: int) -> int:
+def count_changes(tape: Tape, steps: int, most: int) -> int:
     """The number of pieces of a sequence before `steps`. Stops counting at `most` + 1.
 
     Raises `SequenceError` if its values are not finite.
     """
-    pieces = takewhile(lambda each: each[0].start < steps, with_ends(sequence.pieces()))
-    counted = 0
-    for piece, end in islice(pieces, most + 1):
-        _check_values(piece, min(steps, end or steps))
-        counted += 1
+    pieces = list(islice(takewhile(lambda piece: piece.start < steps, tape), most + 2))
+    ends = [*(piece.start for piece in pieces[1:]), steps]
+    counted = min(len(pieces), most + 1)
+    for piece, end in zip(pieces[:counted], ends, strict=False):
+        _check_values(piece, end)
     return counted
 
 
 def _check_values(piece: Piece, end: int) -> None:
     """Check the first and last value of a piece. Every form is monotonic, so no value between exceeds them."""
-    for step in (piece.start, end - 1):
+    for step in (piece.start,) if piece.form.is_held else (piece.start, end - 1):
         value = piece.form.at(step)
         if isinstance(value, float) and not math.isfinite(value):
             raise SequenceError("", f"must stay a finite number, and is {value} at step {step}")

@@ -32,6 +32,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from app.domain.search_plan import BUDGETS, SearchPlan, Study, Trial
@@ -103,8 +104,7 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
 def planned_cost(plan: SearchPlan, study: Study) -> Waterfall:
     """The cost of the only study of a plan, once all its requests are trained and nothing was stopped or repeated."""
     alone = sum((horizon(study, trial) - plan.start_step(trial)) * len(trial.runs) for trial in study.trials)
-    taken = sum(end - plan.nodes[name].start for trial in study.trials for name, end in plan.path_ends(trial))
-    run = study.unique
+    taken, run = study.requested, study.unique
     return Waterfall(alone, alone - taken, 0, taken - run, 0, 0, 0, 0, 0, run)
 
 
@@ -254,17 +254,23 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
     if not study.spec.requests_all_at_once:
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
-    ends = [dict(plan.path_ends(trial)) for trial in study.trials]
     priced = []
-    for field in dict.fromkeys(name for column in columns for name in column):
-        values = [column.get(field) for column in columns]
-        chosen = [None if value is None else json.dumps(value) for value in values]
-        options = sorted({option for option in chosen if option is not None}, key=_option_order)
-        if 1 < len(options) <= MOST_OPTIONS:
-            steps, trials = _steps_of_options(plan, chosen, ends), Counter(chosen)
-            of_options = ((json.loads(option), trials[option], steps[option]) for option in options)
-            priced += [{"field": field, "value": v, "trials": n, "steps": only} for v, n, only in of_options]
+    for field in dict.fromkeys(chain.from_iterable(columns)):
+        chosen = [None if (value := column.get(field)) is None else repr(value) for column in columns]
+        if 1 < len({*chosen} - {None}) <= MOST_OPTIONS:
+            priced += _price_options(plan, study, field, chosen, [column.get(field) for column in columns])
     return priced
+
+
+def _price_options(
+    plan: SearchPlan, study: Study, field: str, chosen: list[str | None], values: list[Any]
+) -> Iterator[dict[str, Any]]:
+    """The options of a field in order. chosen: the option of each trial. values: its value."""
+    ends = [dict(plan.path_ends(trial)) for trial in study.trials]
+    steps, trials = _steps_of_options(plan, chosen, ends), Counter(chosen)
+    options = {option: value for option, value in zip(chosen, values, strict=True) if option is not None}
+    for option, value in sorted(options.items(), key=lambda item: _option_order(item[1])):
+        yield {"field": field, "value": value, "trials": trials[option], "steps": steps[option]}
 
 
 def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -278,10 +284,9 @@ def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _fields(value, f"{name}.{field}".strip("."))
 
 
-def _option_order(option: str) -> tuple[bool, float, str]:
-    value = json.loads(option)
+def _option_order(value: Any) -> tuple[bool, float, str]:
     is_number = isinstance(value, int | float)
-    return (not is_number, value if is_number else 0.0, option)
+    return (not is_number, value if is_number else 0.0, json.dumps(value))
 
 
 def _steps_of_options(plan: SearchPlan, chosen: list[str | None], ends: list[dict[NodeId, int]]) -> Counter[str | None]:

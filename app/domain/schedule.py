@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
-from itertools import groupby, islice, takewhile
+from itertools import groupby, takewhile
 from operator import itemgetter
-from threading import Lock
 from typing import Any
 
-from app.domain.terms import NodeId, node_id
+from app.domain.terms import NodeId, node_id, node_id_of_parts, node_id_part
 from stagetree.limits import DATA_SEED
-from stagetree.sequences import Form, Held, Piece, Scalar
-from stagetree.sequences.base import parse_text
-from stagetree.sequences.text_cache import cached_by_text
+from stagetree.sequences import Form, Held, Scalar
+from stagetree.sequences.tape import pieces_of
+
+
+_START = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ def segments(hp: Mapping[str, Any]) -> Iterator[ScheduleSegment]:
 
     Raises `stagetree.sequences.SequenceError`.
     """
-    changes = merge(*(_changes(name, hp[name]) for name in sorted(hp)), key=itemgetter(0))
+    changes = merge(*(_changes(name, hp[name]) for name in sorted(hp)), key=_START)
     forms: dict[str, Form] = {}
-    for start, group in groupby(changes, key=itemgetter(0)):
+    for start, group in groupby(changes, key=_START):
         forms = forms | {name: form for _, name, form in group}
         yield ScheduleSegment(start, forms)
 
@@ -55,13 +55,16 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, seed
 
     parent: the parent of the first one. seed: the study's. Raises `stagetree.sequences.SequenceError`.
     """
-    nodes: dict[NodeId, int] = {}
-    for segment in segments(hp):
-        if segment.start >= steps:
-            break
-        if segment.start >= after:
-            parent = _name(parent, segment.start, segment.forms, seed)
-            nodes[parent] = segment.start
+    nodes, parts, own = dict[NodeId, int](), dict.fromkeys(sorted(hp), ""), Held(seed).name
+    changes = [
+        change for name in parts for change in takewhile(lambda change: change[0] < steps, _changes(name, hp[name]))
+    ]
+    for start, group in groupby(sorted(changes, key=_START), key=_START):
+        for _, name, form in group:
+            parts[name] = node_id_part(name, form.name) if name != DATA_SEED or form.name != own else ""
+        if start >= after:
+            parent = node_id_of_parts(parent, start, filter(None, parts.values()))
+            nodes[parent] = start
     return nodes
 
 
@@ -89,48 +92,8 @@ def segment_at(hp: Mapping[str, Any], step: int) -> ScheduleSegment:
 
 
 def _form_at(sequence: Any, step: int) -> Form:
-    match sequence:
-        case {"family": "constant", "value": value, **others} if (
-            not others
-        ):  # the common case, which a cache would not help
-            return Held(value)
-    pieces = takewhile(lambda piece: piece.start <= step, _TAPES(json.dumps(sequence)))
-    return deque(pieces, maxlen=1)[0].form
+    return deque(takewhile(lambda piece: piece.start <= step, pieces_of(sequence)), maxlen=1)[0].form
 
 
 def _changes(name: str, sequence: Any) -> Iterator[tuple[int, str, Form]]:
-    return ((piece.start, name, piece.form) for piece in _TAPES(json.dumps(sequence)))
-
-
-class _Tape:
-    """The pieces of a sequence, computed once, because spaces repeat few sequences many times.
-
-    Only the first `KEPT` are stored, so that long sequences cannot fill the memory. Thread-safe.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text, self._lock = text, Lock()
-        self._kept, self._rest = list[Piece](), self._pieces()
-
-    def __iter__(self) -> Iterator[Piece]:
-        for number in range(KEPT):
-            if number == len(self._kept) and not self._keep(number):
-                return
-            yield self._kept[number]
-        yield from islice(self._pieces(), KEPT, None)
-
-    def _keep(self, number: int) -> bool:
-        """Store the piece of that number; False if there is none."""
-        with self._lock:
-            if number == len(self._kept):
-                self._kept += islice(self._rest, 1)
-            return number < len(self._kept)
-
-    def _pieces(self) -> Iterator[Piece]:
-        return parse_text(self._text).pieces()
-
-
-KEPT = 64
-
-_TAPES = cached_by_text(65536)(_Tape)
-"""The key is the text alone: the garbage collector would traverse a cache with tuples as keys after each new one."""
+    return ((piece.start, name, piece.form) for piece in pieces_of(sequence))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, NewType
@@ -83,9 +83,17 @@ def node_id(parent: str, start: int, form_ids: Mapping[str, str]) -> NodeId:
 
     The end step is not part of the id. `parent` of a root is empty, or names the trial if the study does not merge.
     """
-    text = "\x1f".join(
-        [parent, str(start), *(f"{_escape_separators(name)}\x1e{form_ids[name]}" for name in sorted(form_ids))]
-    )
+    return node_id_of_parts(parent, start, (node_id_part(name, form_ids[name]) for name in sorted(form_ids)))
+
+
+def node_id_part(name: str, form_id: str) -> str:
+    """What the id of a node is made of for one hyper-parameter."""
+    return f"{_escape_separators(name)}\x1e{form_id}"
+
+
+def node_id_of_parts(parent: str, start: int, parts: Iterable[str]) -> NodeId:
+    """`node_id` from the parts of its hyper-parameters, in the order of their names."""
+    text = "\x1f".join((parent, str(start), *parts))
     return NodeId(hashlib.sha256(text.encode()).hexdigest()[:32])
 
 

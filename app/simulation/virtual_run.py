@@ -11,6 +11,7 @@ from typing import Any
 
 from app.domain import events as e
 from app.domain.accounting import Waterfall, cost, planned_cost
+from app.domain.evolve import collector_paused
 from app.domain.search_plan import Node, SearchPlan, StoredSpec, Study
 from app.domain.terms import Refused, StudyId
 from app.scheduling.costs import Costs
@@ -63,7 +64,8 @@ def run_virtually(
     """
     study, watch = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1}), _watching(is_over)
     if profile is None and gangs is None and _is_known_at_once(spec):
-        schedule = ListScheduling(_plan(study, limits, watch), (costs or Unit()).seconds_per_step)
+        with collector_paused():
+            schedule = ListScheduling(_plan(study, limits, watch), (costs or Unit()).seconds_per_step)
         if schedule.longest * (slots - 1) <= ORDER_SHARE * schedule.total:
             waterfall = planned_cost(schedule.plan, schedule.plan.studies[STUDY])
             return VirtualRun(schedule.plan, schedule.makespan(slots), waterfall, schedule.total)

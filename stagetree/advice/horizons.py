@@ -39,7 +39,8 @@ def horizon_advice(spec: StudySpec, count_steps: Callable[[StudySpec], int | Non
 
     The steps of the study are counted, and so are the steps of the same trials with `wsd`.
     """
-    trials = list(islice(_trials(spec), MAX_TRIALS + 1)) if spec.merge else []
+    may_differ = spec.merge and getattr(spec.tuner, "max_steps", None) is None
+    trials = list(islice(_trials(spec), MAX_TRIALS + 1)) if may_differ else []
     lengths = sorted({steps for _, steps in trials})
     if len(lengths) < 2 or len(trials) > MAX_TRIALS:
         return

@@ -67,12 +67,11 @@ def _steps_at_zero(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     tuner = spec.tuner
     if spec.space is None or not isinstance(tuner, FixedTuner) or tuner.max_steps is None:
         return
-    for name in RATES:
-        trials = [
-            (configuration[name], steps)
-            for configuration, steps in islice(tuner.configurations_with_steps(spec), _MAX_TRIALS)
-            if name in configuration
-        ]
+    if not (rates := [name for name in RATES if name in spec.space]):
+        return
+    first = list(islice(tuner.configurations_with_steps(spec), _MAX_TRIALS))
+    for name in rates:
+        trials = [(configuration[name], steps) for configuration, steps in first if name in configuration]
         ends = [(last_change(sequence), steps) for sequence, steps in trials if sequence.at(steps - 1) == 0]
         idle = [steps - end for end, steps in ends if end and end < steps - 1]  # a schedule may end in its last step
         if idle:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
+from functools import cache
 from itertools import islice, pairwise
 from typing import Any, ClassVar
 
@@ -15,7 +15,6 @@ from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Held, Piece
 from stagetree.sequences.mixes import is_mix, mix_value
 from stagetree.sequences.scalars import Scalar
-from stagetree.sequences.text_cache import cached_by_text
 
 
 class Sequence:
@@ -48,7 +47,7 @@ class Sequence:
         its first step with a trial that keeps that value. A form that continues across two parts of a sequence is one
         piece.
         """
-        return _canonical(_merge_equal(self._pieces(origin)))
+        return _canonical(self._pieces(origin))
 
     def at(self, t: int) -> Scalar:
         """The value at step `t` >= 0."""
@@ -82,7 +81,10 @@ class Sequence:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `parse` reads back."""
-        return {"family": self.family, **{field.name: _plain(getattr(self, field.name)) for field in _fields(self)}}
+        return {
+            "family": self.family,
+            **{field.name: _plain(getattr(self, field.name)) for field in _fields(type(self))},
+        }
 
 
 def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
@@ -101,38 +103,39 @@ def pieces_from(start: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
             yield Piece(max(piece.start, start), piece.form)
 
 
-def _merge_equal(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Drop empty pieces, and merge neighbours with the same form."""
-    last = ""
-    for piece, end in with_ends(pieces):
-        if (end is None or end > piece.start) and (name := piece.form.name) != last:
-            yield piece
-            last = name
-
-
 def _canonical(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Split off the first step of each piece as a constant, and drop repetitions."""
     last = ""
-    for piece, end in with_ends(pieces):
-        for part in _parts(piece, end):
-            if (name := part.form.name) != last:
-                yield part
-                last = name
+    for piece, end in with_ends(_merge_equal(pieces)):
+        first = piece if isinstance(piece.form, Held) else Piece(piece.start, Held(piece.form.at(piece.start)))
+        if first.form.name != last:
+            yield first
+            last = first.form.name
+        if first is not piece and not piece.form.is_held and (end is None or end > piece.start + 1):
+            yield Piece(piece.start + 1, piece.form)
+            last = piece.form.name
 
 
-def _parts(piece: Piece, end: int | None) -> Iterator[Piece]:
-    if end is not None and end <= piece.start:
-        return
-    yield piece if isinstance(piece.form, Held) else Piece(piece.start, Held(piece.form.at(piece.start)))
-    if not piece.form.is_held and (end is None or end > piece.start + 1):
-        yield Piece(piece.start + 1, piece.form)
+def _merge_equal(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Drop empty pieces, and merge neighbours with the same form."""
+    before, last = next(pieces), ""
+    for piece in pieces:
+        if piece.start > before.start and before.form.name != last:
+            yield before
+            last = before.form.name
+        before = piece
+    if before.form.name != last:
+        yield before
 
 
-def _fields(sequence: Any) -> tuple[Field[Any], ...]:
-    return fields(sequence)
+@cache
+def _fields(family: Any) -> tuple[Field[Any], ...]:
+    return fields(family)
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, int | float | str):
+        return value
     if hasattr(value, "to_json"):
         return value.to_json()
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
@@ -245,14 +248,6 @@ def parse(value: Any, path: str = "") -> Sequence:
         raise SequenceError(error.nested_field(path), error.problem) from None
 
 
-@cached_by_text(16384)
-def parse_text(text: str) -> Sequence:
-    """Parse JSON text. Cached, because spaces repeat few sequences many times and each is parsed again when a trial
-    begins.
-    """
-    return parse(json.loads(text))
-
-
 def _family(value: Mapping[str, Any]) -> type[Sequence]:
     """The class named by `value`, after checking the names of the fields."""
     name = value.get("family")
@@ -270,6 +265,9 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
         raise SequenceError(
             "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"
         )
+    known, needed = _field_names(FAMILIES[name])
+    if needed <= value.keys() <= known:
+        return FAMILIES[name]
     expected: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
     for field_name in sorted(map(str, value.keys() - {"family", *(field.name for field in expected)})):
         hint = did_you_mean(field_name, [field.name for field in expected])
@@ -278,6 +276,14 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
         if field.name not in value and field.default is MISSING:
             raise SequenceError(field.name, f"is missing: {name} needs {_field_list(expected)}")
     return FAMILIES[name]
+
+
+@cache
+def _field_names(family: type[Sequence]) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that an object of a family may have, and those that it must have."""
+    expected = _fields(family)
+    needed = (field.name for field in expected if field.default is MISSING)
+    return frozenset({"family", *(field.name for field in expected)}), frozenset(needed)
 
 
 def _notation_hint(value: Mapping[str, Any]) -> str:

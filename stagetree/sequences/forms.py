@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import ClassVar, Protocol
 
 from stagetree.sequences.scalars import Scalar, as_tuples, common_numbers, number_from
@@ -32,8 +33,12 @@ class Form(Protocol):
         ...
 
 
+_LETTERS = {bool: "b", int: "i", float: "f", str: "s", type(None): "N", tuple: "l"}
+"""The first letter of the name of a `Held`, by the type of its value."""
+
+
 def _letter(value: Scalar) -> str:
-    """The first letter of the name of a `Held`, by the type of its value."""
+    """The same for a value of any type, such as a float of NumPy."""
     match value:
         case bool():
             return "b"
@@ -78,10 +83,12 @@ class Held(_Named):
     name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.held, list):  # from JSON
-            object.__setattr__(self, "held", as_tuples(self.held))
-        written = json.dumps(self.held) if isinstance(self.held, tuple) else repr(self.held)
-        object.__setattr__(self, "name", f"{_letter(self.held)}{written}")
+        held = self.held
+        if isinstance(held, list):  # from JSON
+            held = as_tuples(held)
+            object.__setattr__(self, "held", held)
+        written = json.dumps(held) if isinstance(held, tuple) else repr(held)
+        object.__setattr__(self, "name", f"{_LETTERS.get(type(held)) or _letter(held)}{written}")
 
     @property
     def is_held(self) -> bool:
@@ -89,6 +96,12 @@ class Held(_Named):
 
     def at(self, t: int) -> Scalar:
         return self.held
+
+
+@cache
+def _names(form: type[MovingForm]) -> tuple[str, ...]:
+    """The fields that make up a form's name, in its order."""
+    return tuple(field.name for field in fields(form) if field.init)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,18 +113,15 @@ class MovingForm(_Named):
     """The fields that values are computed from. They are all ints or all floats: see `number_from`."""
     origin: float
     """The absolute step at which u is 0. It may lie between two steps."""
+    name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._set_numbers(*common_numbers(*(getattr(self, name) for name in self.numbers)))
-
-    def _set_numbers(self, *values: float) -> None:
-        for name, value in zip(self.numbers, values, strict=True):
+        first, second = self.numbers
+        numbers = dict(zip(self.numbers, common_numbers(getattr(self, first), getattr(self, second)), strict=True))
+        for name, value in numbers.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return self.stored_as + repr([value if name in self.numbers else float(value) for name, value in named])
+        written = [numbers[name] if name in numbers else float(getattr(self, name)) for name in _names(type(self))]
+        object.__setattr__(self, "name", f"{self.stored_as}{written!r}")
 
     @property
     def is_held(self) -> bool:

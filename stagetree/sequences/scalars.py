@@ -88,14 +88,19 @@ def _is_equal_scalar(one: Any, other: Any) -> bool:
 
 def common_numbers(*numbers: float) -> tuple[float, ...]:
     """The numbers of a schedule: unchanged if all are ints, otherwise all as floats."""
-    is_whole = all(isinstance(each, int) and abs(each) < LARGEST_EXACT for each in numbers)
-    return numbers if is_whole else tuple(map(float, numbers))
+    for each in numbers:
+        if not isinstance(each, int) or abs(each) >= LARGEST_EXACT:
+            return tuple(map(float, numbers))
+    return numbers
 
 
 def number_from(value: float, *numbers: float) -> float:
     """A value computed from the `numbers` of a schedule: an int if they are all ints and it is whole, else a float."""
     exact = float(value)
-    return whole_number(exact) if all(isinstance(each, int) for each in numbers) else exact
+    for each in numbers:
+        if not isinstance(each, int):
+            return exact
+    return whole_number(exact)
 
 
 def whole_number(value: float) -> float:

@@ -8,14 +8,17 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import (
+    FAMILIES,
     Sequence,
     SequenceError,
+    is_fraction,
+    is_mix,
     needs_length,
     parse,
     parse_for_length,
 )
 from stagetree.space.conditions import split
-from stagetree.space.distributions import SpaceError
+from stagetree.space.distributions import Choice, SpaceError
 from stagetree.space.effort import spend
 from stagetree.space.patterns import (
     count,
@@ -81,8 +84,23 @@ Read = Callable[[Any, int | None, str], Any]
 
 def reader_of(pattern: Any) -> Read:
     """Reads a sequence; in an entry with references a value that is one once the others are chosen."""
-    has_references = any(find_references(pattern, ""))
-    return (lambda written, steps, path: Unbound(written, path)) if has_references else parse_for_length
+    if any(find_references(pattern, "")):
+        return lambda written, steps, path: Unbound(written, path)
+    return parse_for_length if _follows_length(pattern) else lambda written, steps, path: parse(written, path)
+
+
+def _follows_length(pattern: Any) -> bool:
+    """Whether a pattern may hold fractions, or leave out a field that follows from the trial's length."""
+    match pattern:
+        case Choice(options=items) | [*items]:
+            return any(map(_follows_length, items))
+        case dict() if is_mix(pattern):
+            return False
+        case dict():
+            family = FAMILIES.get(str(pattern.get("family")))
+            is_left_out = family is not None and family.length_field(pattern) not in {None, *pattern}
+            return is_fraction(pattern) or is_left_out or any(map(_follows_length, pattern.values()))
+    return False
 
 
 def listed_values(name: str, pattern: Any) -> list[Sequence] | None:

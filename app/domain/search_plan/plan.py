@@ -205,10 +205,14 @@ class SearchPlan:
 
     def nodes_of(self, trial: Trial, step: int) -> list[Node]:
         """The unique nodes in which the trial's runs take that step."""
+        if len(trial.runs) == 1:
+            return [self.node_of(trial, step)]
         nodes = (self._node_in(run.path, step) for run in trial.runs)
         return list({node.id: node for node in nodes}.values())
 
     def _node_in(self, path: list[NodeId], step: int) -> Node:
+        if (last := self.nodes[path[-1]]).start < step:  # as for nearly all
+            return last
         starts = [self.nodes[node].start for node in path]
         return self.nodes[path[max(0, bisect_right(starts, step - 1) - 1)]]
 
