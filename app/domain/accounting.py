@@ -32,7 +32,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 from app.domain.search_plan import BUDGETS, SearchPlan, Study, Trial
@@ -255,7 +254,7 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
     priced = []
-    for field in dict.fromkeys(chain.from_iterable(columns)):
+    for field in dict.fromkeys(name for column in columns for name in column):
         chosen = [None if (value := column.get(field)) is None else repr(value) for column in columns]
         if 1 < len({*chosen} - {None}) <= MOST_OPTIONS:
             priced += _price_options(plan, study, field, chosen, [column.get(field) for column in columns])

@@ -15,7 +15,6 @@ from stagetree.limits import DATA_SEED
 from stagetree.sequences import Form, Held, Scalar
 from stagetree.sequences.tape import pieces_of
 
-
 _START = itemgetter(0)
 
 

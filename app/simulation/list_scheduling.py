@@ -90,7 +90,9 @@ class ListScheduling:
         """The slot continues with the longest path. Among equally long ones, it stays in the node."""
         if not (following := stage.following):
             return
-        onward = min(following, key=lambda each: (-each.left, each.node != stage.node, each.node))
+        onward = following[0]
+        if len(following) > 1:
+            onward = min(following, key=lambda each: (-each.left, each.node != stage.node, each.node))
         self._begin(onward)
         for other in following:
             if other is not onward:

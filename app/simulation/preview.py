@@ -14,7 +14,7 @@ from app.scheduling.costs import Costs
 from app.scheduling.widths import Peaks, batch_of, batch_sizes
 from app.simulation.pace import even_packs, even_ranks, faster
 from app.simulation.rewrites import savings
-from app.simulation.virtual_run import STUDY, VirtualRun, run_virtually
+from app.simulation.virtual_run import STUDY, VirtualRun, plan_at_once, run_virtually
 from app.simulation.virtual_run import PreviewTooLong as PreviewTooLong
 from stagetree.limits import LIMITS, Limits
 from stagetree.spec import StudySpec
@@ -83,7 +83,7 @@ def preview(
         **_time(costs, run),
         "memory": _memory(peaks, plan) if peaks and not spec.packing else [],
         "choices": choices(plan, previewed),
-        **savings(spec, previewed, partial(plan_study, limits=limits, is_over=is_over)),
+        **savings(spec, plan, previewed, partial(plan_study, limits=limits, is_over=is_over)),
     }
 
 
@@ -209,6 +209,7 @@ def plan_study(
 ) -> Study | None:
     """A study after its run on one virtual slot; None if it is too large to be simulated."""
     try:
-        return run_virtually(spec, 1, limits, is_over).study
+        planned = plan_at_once(spec, limits, is_over)
+        return run_virtually(spec, 1, limits, is_over).study if planned is None else planned.studies[STUDY]
     except PreviewTooLong:
         return None

@@ -27,6 +27,8 @@ MOST_EVENTS = 2_000_000
 ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")
 STUDY = StudyId("preview")
 
+_SINGLE = {"ranks": 1}
+
 ORDER_SHARE = 0.01
 """The largest error of a makespan because trials were not requested in the order of the scheduler."""
 
@@ -62,28 +64,42 @@ def run_virtually(
 
     is_over: called now and then; true if it has taken too long. Raises `PreviewTooLong`.
     """
-    study, watch = remove_guidance(spec.to_json()) | ({} if gangs else {"ranks": 1}), _watching(is_over)
-    if profile is None and gangs is None and _is_known_at_once(spec):
-        with collector_paused():
-            schedule = ListScheduling(_plan(study, limits, watch), (costs or Unit()).seconds_per_step)
-        if schedule.longest * (slots - 1) <= ORDER_SHARE * schedule.total:
-            waterfall = planned_cost(schedule.plan, schedule.plan.studies[STUDY])
-            return VirtualRun(schedule.plan, schedule.makespan(slots), waterfall, schedule.total)
+    planned = plan_at_once(spec, limits, is_over) if profile is None and gangs is None else None
+    if planned is not None and (scheduled := _schedule(planned, slots, costs or Unit())) is not None:
+        return scheduled
+    study, watch = remove_guidance(spec.to_json()) | ({} if gangs else _SINGLE), _watching(is_over)
     packing = 0 if profile is None else spec.lanes
     return _simulate(study, packing, slots, costs, limits=limits, watch=watch, profile=profile, ranks=gangs)
 
 
-def _is_known_at_once(spec: StudySpec) -> bool:
+def is_known_at_once(spec: StudySpec) -> bool:
     """Whether the study requests all its steps before it has any result."""
     requests_all = StoredSpec.from_json(spec.to_json()).requests_all_at_once
     return requests_all and spec.stop_hopeless is None and spec.max_total_steps is None
 
 
-def _plan(spec: dict[str, Any], limits: Limits, watch: Callable[[int], None]) -> SearchPlan:
+def plan_at_once(spec: StudySpec, limits: Limits, is_over: Callable[[], bool]) -> SearchPlan | None:
+    """The plan of a study that requests all its steps before it has any result, on single devices; None for others.
+
+    Raises `PreviewTooLong`.
+    """
+    if not is_known_at_once(spec):
+        return None
+    study = remove_guidance(spec.to_json()) | _SINGLE
     try:
-        return request_all(submission(STUDY, spec), limits, watch)
+        with collector_paused():
+            return request_all(submission(STUDY, study), limits, _watching(is_over))
     except (Refused, TunerFailed) as problem:
         raise _ended_early(problem) from problem
+
+
+def _schedule(plan: SearchPlan, slots: int, costs: Costs) -> VirtualRun | None:
+    """The run of a whole plan by list scheduling; None if its makespan depends much on the order of requests."""
+    with collector_paused():
+        schedule = ListScheduling(plan, costs.seconds_per_step)
+        if schedule.longest * (slots - 1) > ORDER_SHARE * schedule.total:
+            return None
+        return VirtualRun(plan, schedule.makespan(slots), planned_cost(plan, plan.studies[STUDY]), schedule.total)
 
 
 def _simulate(spec: dict[str, Any], packing: int | None, slots: int, costs: Costs | None, **how: Any) -> VirtualRun:

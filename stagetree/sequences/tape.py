@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from math import inf
 from threading import Lock
 from typing import Any
 
-from stagetree.sequences.base import Sequence, parse, read_scalar
+from stagetree.sequences import base
+from stagetree.sequences.base import parse, read_scalar
 from stagetree.sequences.forms import Held, Piece
-from stagetree.sequences.text_cache import cached_by_text
+from stagetree.sequences.text_cache import TextCache
 
 KEPT = 64
 
@@ -21,11 +23,12 @@ class Tape:
     Thread-safe.
     """
 
-    __slots__ = ("_kept", "_lock", "_rest", "_sequence")
+    __slots__ = ("_kept", "_lock", "_reached", "_rest", "_sequence")
 
-    def __init__(self, sequence: Sequence) -> None:
+    def __init__(self, sequence: base.Sequence) -> None:
         self._sequence, self._lock = sequence, Lock()
         self._kept, self._rest = list[Piece](), islice(sequence.pieces(), KEPT)
+        self._reached = -1.0  # the start of the last piece that is stored; infinite if there are no others
 
     def __iter__(self) -> Iterator[Piece]:
         for number in range(KEPT):
@@ -34,28 +37,52 @@ class Tape:
             yield self._kept[number]
         yield from islice(self._sequence.pieces(), KEPT, None)
 
+    def before(self, step: float) -> list[Piece]:
+        """The pieces that begin before a step, as far as that is finite."""
+        while self._reached < step:
+            if len(self._kept) == KEPT:
+                return list(takewhile(lambda piece: piece.start < step, self))
+            self._keep(len(self._kept))
+        return [piece for piece in self._kept if piece.start < step]
+
     def _keep(self, number: int) -> bool:
         """Store the piece of that number; False if there is none."""
         with self._lock:
             if number == len(self._kept):
                 self._kept += islice(self._rest, 1)
+                self._reached = self._kept[-1].start if number < len(self._kept) else inf
             return number < len(self._kept)
 
 
-@cached_by_text(65536)
-def tape_of_text(text: str) -> Tape:
-    """The tape of a sequence's JSON text. Raises `SequenceError`.
+_TAPES = TextCache[Tape](65536)
+"""The key is the text alone: the garbage collector would traverse a cache with tuples as keys after each new one."""
 
-    The key is the text alone: the garbage collector would traverse a cache with tuples as keys after each new one.
-    """
-    return Tape(parse(json.loads(text)))
+
+def tape_of_text(text: str) -> Tape:
+    """The tape of a sequence's JSON text. Raises `SequenceError`."""
+    return _TAPES.get(text, lambda: Tape(parse(json.loads(text))))
+
+
+def tape_of(sequence: base.Sequence) -> Tape:
+    """The tape of a sequence, which its JSON has from then on, too."""
+    return _TAPES.get(json.dumps(sequence.to_json()), lambda: Tape(sequence))
 
 
 def pieces_of(written: Any) -> Iterator[Piece]:
     """The pieces of a sequence from its JSON. Raises `SequenceError`."""
+    return iter(_constant(written) or tape_of_text(json.dumps(written)))
+
+
+def pieces_before(written: Any, step: float) -> Sequence[Piece]:
+    """The pieces of a sequence from its JSON that begin before a step >= 1. Raises `SequenceError`."""
+    return _constant(written) or tape_of_text(json.dumps(written)).before(step)
+
+
+def _constant(written: Any) -> tuple[Piece, ...]:
+    """The only piece of a constant, the common case, which a cache would not help; empty for other sequences."""
     match written:
-        case {"family": "constant", "value": value, **others} if not others:  # the common case: a cache would not help
-            return iter((Piece(0, Held(read_scalar("value", value))),))
+        case {"family": "constant", "value": value, **others} if not others:
+            return (Piece(0, Held(read_scalar("value", value))),)
         case bool() | int() | float() | str() | None:
-            return iter((Piece(0, Held(read_scalar("", written))),))
-    return iter(tape_of_text(json.dumps(written)))
+            return (Piece(0, Held(read_scalar("", written))),)
+    return ()

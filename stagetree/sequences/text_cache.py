@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar
+from threading import Lock
+from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,3 +30,22 @@ def cached_by_text(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+class TextCache(Generic[R]):
+    """Values by JSON text: those of the last `most` short texts that were new, and of a few long ones. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._of_short, self._of_long = dict[str, R](), dict[str, R]()
+        self._most, self._lock = most, Lock()
+
+    def get(self, text: str, make: Callable[[], R]) -> R:
+        """The value of a text. make: makes it if it is not there."""
+        values, most = (self._of_short, self._most) if len(text) <= SHORT else (self._of_long, MOST_LONG)
+        if (value := values.get(text)) is None:
+            value = make()
+            with self._lock:
+                values[text] = value
+                if len(values) > most:
+                    del values[next(iter(values))]
+        return value

@@ -7,11 +7,12 @@ study trains. Their trials then pass the same nodes of the search plan, however 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import islice
 from random import Random
 from typing import Any
 
 from stagetree.sequences import Sequence
+from stagetree.sequences.tape import tape_of
 from stagetree.space.space import Space
 
 MOST_LISTED = 10_000
@@ -33,8 +34,8 @@ def configuration_key(configuration: Configuration, steps: int | None) -> Key:
 
 
 def _names(sequence: Sequence, steps: int | None) -> Key:
-    pieces = sequence.pieces()
-    some = islice(pieces, _PIECES) if steps is None else takewhile(lambda piece: piece.start < steps, pieces)
+    tape = tape_of(sequence)
+    some = islice(tape, _PIECES) if steps is None else tape.before(steps)
     return tuple((piece.start, piece.form.name) for piece in some)
 
 

@@ -261,6 +261,8 @@ def _check_int(field: str, value: Any) -> None:
 
 
 def _check_json(field: str, value: Any, *, allow_nan: bool) -> None:
+    if value == {}:
+        return
     if not isinstance(value, Mapping):
         raise NotAnAction(f"{field}: must be a dict, got {value!r:.100}")
     try:
