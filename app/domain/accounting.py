@@ -253,7 +253,7 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
     if not study.spec.requests_all_at_once:
         return []
     columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
-    priced = []
+    priced = list[dict[str, Any]]()
     for field in dict.fromkeys(name for column in columns for name in column):
         chosen = [None if (value := column.get(field)) is None else repr(value) for column in columns]
         if 1 < len({*chosen} - {None}) <= MOST_OPTIONS:

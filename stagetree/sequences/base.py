@@ -81,10 +81,8 @@ class Sequence:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `parse` reads back."""
-        return {
-            "family": self.family,
-            **{field.name: _plain(getattr(self, field.name)) for field in _fields(type(self))},
-        }
+        names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]  # families are dataclasses
+        return {"family": self.family, **{name: _plain(getattr(self, name)) for name in names}}
 
 
 def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
@@ -126,11 +124,6 @@ def _merge_equal(pieces: Iterator[Piece]) -> Iterator[Piece]:
         before = piece
     if before.form.name != last:
         yield before
-
-
-@cache
-def _fields(family: Any) -> tuple[Field[Any], ...]:
-    return fields(family)
 
 
 def _plain(value: Any) -> Any:
@@ -265,7 +258,7 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
         raise SequenceError(
             "family", f"must be one of {', '.join(FAMILIES)}, got {name!r}{did_you_mean(name, FAMILIES)}"
         )
-    known, needed = _field_names(FAMILIES[name])
+    known, needed = _field_names(name)
     if needed <= value.keys() <= known:
         return FAMILIES[name]
     expected: tuple[Field[Any], ...] = fields(FAMILIES[name])  # type: ignore[arg-type]
@@ -279,9 +272,9 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
 
 
 @cache
-def _field_names(family: type[Sequence]) -> tuple[frozenset[str], frozenset[str]]:
+def _field_names(family: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names that an object of a family may have, and those that it must have."""
-    expected = _fields(family)
+    expected: tuple[Field[Any], ...] = fields(FAMILIES[family])  # type: ignore[arg-type]
     needed = (field.name for field in expected if field.default is MISSING)
     return frozenset({"family", *(field.name for field in expected)}), frozenset(needed)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from stagetree.sequences.scalars import Scalar, as_tuples, common_numbers, number_from
@@ -98,12 +97,6 @@ class Held(_Named):
         return self.held
 
 
-@cache
-def _names(form: type[MovingForm]) -> tuple[str, ...]:
-    """The fields that make up a form's name, in its order."""
-    return tuple(field.name for field in fields(form) if field.init)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MovingForm(_Named):
     """A form that changes with the step, by its offset u = t - `origin`."""
@@ -120,7 +113,7 @@ class MovingForm(_Named):
         numbers = dict(zip(self.numbers, common_numbers(getattr(self, first), getattr(self, second)), strict=True))
         for name, value in numbers.items():
             object.__setattr__(self, name, value)
-        written = [numbers[name] if name in numbers else float(getattr(self, name)) for name in _names(type(self))]
+        written = [numbers[name] if name in numbers else float(getattr(self, name)) for name in self.__match_args__]
         object.__setattr__(self, "name", f"{self.stored_as}{written!r}")
 
     @property

@@ -64,7 +64,9 @@ def tape_of_text(text: str) -> Tape:
 
 
 def tape_of(sequence: base.Sequence) -> Tape:
-    """The tape of a sequence, which its JSON has from then on, too."""
+    """The tape of a sequence, which its JSON has from then on, too. A constant is not worth its place in the cache."""
+    if sequence.family == "constant":
+        return Tape(sequence)
     return _TAPES.get(json.dumps(sequence.to_json()), lambda: Tape(sequence))
 
 

@@ -7,6 +7,7 @@ study trains. Their trials then pass the same nodes of the search plan, however 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from itertools import islice
 from random import Random
 from typing import Any
@@ -50,11 +51,13 @@ class UniqueSamples:
         self._seen = {self._key(configuration) for configuration in configurations}
         ways = space.ways()
         self.is_listable = ways is not None and ways <= MOST_LISTED
-        self._listed: dict[Key, dict[str, Sequence]] | None = None
+        self._listed: dict[bytes, dict[str, Sequence]] | None = None
 
-    def _key(self, configuration: Configuration) -> Key:
+    def _key(self, configuration: Configuration) -> bytes:
+        """A hash of the key, as the names of nodes are: the keys of many trials would be most of their memory."""
         own = self._space.length_of(configuration)
-        return configuration_key(configuration, self._steps if own is None else own)
+        key = configuration_key(configuration, self._steps if own is None else own)
+        return sha256(repr(key).encode()).digest()[:16]
 
     def are_same(self, one: Configuration, other: Configuration) -> bool:
         """Whether two configurations train alike."""
