@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice, takewhile
 from typing import Any
 
 from stagetree.json_walk import PLAIN, JsonWalk
@@ -176,7 +175,7 @@ def count_changes(tape: Tape, steps: int, most: int) -> int:
 
     Raises `SequenceError` if its values are not finite.
     """
-    pieces = list(islice(takewhile(lambda piece: piece.start < steps, tape), most + 2))
+    pieces = tape.pieces_before(steps, most + 2)
     ends = [*(piece.start for piece in pieces[1:]), steps]
     counted = min(len(pieces), most + 1)
     for piece, end in zip(pieces[:counted], ends, strict=False):

@@ -252,7 +252,7 @@ def choices(plan: SearchPlan, study: Study) -> list[dict[str, Any]]:
     """
     if not study.spec.requests_all_at_once:
         return []
-    columns = [{**dict(_fields(trial.hp)), LENGTH: trial.steps} for trial in study.trials]
+    columns = [{**_fields(trial.hp), LENGTH: trial.steps} for trial in study.trials]
     priced = list[dict[str, Any]]()
     for field in dict.fromkeys(name for column in columns for name in column):
         chosen = [None if (value := column.get(field)) is None else repr(value) for column in columns]
@@ -272,15 +272,20 @@ def _price_options(
         yield {"field": field, "value": value, "trials": trials[option], "steps": steps[option]}
 
 
-def _fields(written: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _fields(written: Any, name: str = "") -> dict[str, Any]:
     """The values in hyper-parameters by path, such as `lr.init`. Lists are values."""
-    if not isinstance(written, Mapping):
-        yield name, written
-    elif written.get("family") == "constant":
-        yield from ((name, written["value"]), (f"{name}.family", "constant"))
-    else:
-        for field, value in written.items():
-            yield from _fields(value, f"{name}.{field}".strip("."))
+    if not isinstance(written, dict):
+        return {name: written}
+    if written.get("family") == "constant":
+        return {name: written["value"], f"{name}.family": "constant"}
+    fields = dict[str, Any]()
+    for field, value in written.items():
+        path = f"{name}.{field}".strip(".")
+        if isinstance(value, dict):
+            fields |= _fields(value, path)
+        else:
+            fields[path] = value
+    return fields
 
 
 def _option_order(value: Any) -> tuple[bool, float, str]:

@@ -82,7 +82,11 @@ class Sequence:
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `parse` reads back."""
         names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]  # families are dataclasses
-        return {"family": self.family, **{name: _plain(getattr(self, name)) for name in names}}
+        values = {name: getattr(self, name) for name in names}
+        return {
+            "family": self.family,
+            **{name: value if type(value) in _BARE else _plain(value) for name, value in values.items()},
+        }
 
 
 def with_ends(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, int | None]]:
@@ -126,12 +130,15 @@ def _merge_equal(pieces: Iterator[Piece]) -> Iterator[Piece]:
         yield before
 
 
+_BARE = frozenset({bool, int, float, str, type(None)})
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, int | float | str):
-        return value
     if hasattr(value, "to_json"):
         return value.to_json()
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    return [item if type(item) in _BARE else _plain(item) for item in value]
 
 
 _MOST_PIECES = 10_000

@@ -37,21 +37,29 @@ class Tape:
             yield self._kept[number]
         yield from islice(self._sequence.pieces(), KEPT, None)
 
-    def before(self, step: float) -> list[Piece]:
-        """The pieces that begin before a step, as far as that is finite."""
+    def pieces_before(self, step: float, most: int | None = None) -> list[Piece]:
+        """The pieces that begin before a step, or the first `most` of them."""
         while self._reached < step:
             if len(self._kept) == KEPT:
-                return list(takewhile(lambda piece: piece.start < step, self))
+                return list(islice(takewhile(lambda piece: piece.start < step, self), most))
             self._keep(len(self._kept))
-        return [piece for piece in self._kept if piece.start < step]
+        return [piece for piece in self._kept if piece.start < step][:most]
 
     def _keep(self, number: int) -> bool:
         """Store the piece of that number; False if there is none."""
         with self._lock:
             if number == len(self._kept):
-                self._kept += islice(self._rest, 1)
+                self._read()
                 self._reached = self._kept[-1].start if number < len(self._kept) else inf
             return number < len(self._kept)
+
+    def _read(self) -> None:
+        """Store the next piece. If it cannot be computed, the next reader is told so, too."""
+        try:
+            self._kept += islice(self._rest, 1)
+        except BaseException:
+            self._rest = islice(self._sequence.pieces(), len(self._kept), KEPT)
+            raise
 
 
 _TAPES = TextCache[Tape](65536)
@@ -64,10 +72,8 @@ def tape_of_text(text: str) -> Tape:
 
 
 def tape_of(sequence: base.Sequence) -> Tape:
-    """The tape of a sequence, which its JSON has from then on, too. A constant is not worth its place in the cache."""
-    if sequence.family == "constant":
-        return Tape(sequence)
-    return _TAPES.get(json.dumps(sequence.to_json()), lambda: Tape(sequence))
+    """The tape of a sequence, as its JSON has it. A constant is not worth its place in the cache."""
+    return Tape(sequence) if sequence.family == "constant" else tape_of_text(json.dumps(sequence.to_json()))
 
 
 def pieces_of(written: Any) -> Iterator[Piece]:
@@ -77,7 +83,7 @@ def pieces_of(written: Any) -> Iterator[Piece]:
 
 def pieces_before(written: Any, step: float) -> Sequence[Piece]:
     """The pieces of a sequence from its JSON that begin before a step >= 1. Raises `SequenceError`."""
-    return _constant(written) or tape_of_text(json.dumps(written)).before(step)
+    return _constant(written) or tape_of_text(json.dumps(written)).pieces_before(step)
 
 
 def _constant(written: Any) -> tuple[Piece, ...]:

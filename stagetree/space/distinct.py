@@ -36,7 +36,7 @@ def configuration_key(configuration: Configuration, steps: int | None) -> Key:
 
 def _names(sequence: Sequence, steps: int | None) -> Key:
     tape = tape_of(sequence)
-    some = islice(tape, _PIECES) if steps is None else tape.before(steps)
+    some = islice(tape, _PIECES) if steps is None else tape.pieces_before(steps)
     return tuple((piece.start, piece.form.name) for piece in some)
 
 
