@@ -265,7 +265,7 @@ def _price_options(
     plan: SearchPlan, study: Study, field: str, chosen: list[str | None], values: list[Any]
 ) -> Iterator[dict[str, Any]]:
     """The options of a field in order. chosen: the option of each trial. values: its value."""
-    ends = [dict(plan.path_ends(trial)) for trial in study.trials]
+    ends = [[*plan.path_ends(trial)] for trial in study.trials]
     steps, trials = _steps_of_options(plan, chosen, ends), Counter(chosen)
     options = {option: value for option, value in zip(chosen, values, strict=True) if option is not None}
     for option, value in sorted(options.items(), key=lambda item: _option_order(item[1])):
@@ -293,11 +293,13 @@ def _option_order(value: Any) -> tuple[bool, float, str]:
     return (not is_number, value if is_number else 0.0, json.dumps(value))
 
 
-def _steps_of_options(plan: SearchPlan, chosen: list[str | None], ends: list[dict[NodeId, int]]) -> Counter[str | None]:
+def _steps_of_options(
+    plan: SearchPlan, chosen: list[str | None], ends: list[list[tuple[NodeId, int]]]
+) -> Counter[str | None]:
     """The steps that only the trials of each option train. chosen, ends: of each trial, its option and its nodes."""
     furthest: dict[NodeId, dict[str | None, int]] = defaultdict(dict)
     for option, path in zip(chosen, ends, strict=True):
-        for node, end in path.items():
+        for node, end in path:
             by_option = furthest[node]
             by_option[option] = max(end, by_option.get(option, 0))
     steps = Counter[str | None]()

@@ -52,6 +52,13 @@ def test_the_variance_of_a_cooldown_costs_the_cooldown() -> None:
     assert (found["requested"], found["unique"]) == (30, 10 + 2 * 2)
 
 
+def test_the_price_of_a_value_has_the_steps_of_all_repeats() -> None:
+    """One repeat trains on to the end where the other parts from it: 10 and 5 steps for each rate, and not 10."""
+    repeats = {"seeds": 2, "from": 5}
+    found = preview(spec({"kind": "grid", "max_steps": 10}, space={"lr": [1, 2]}, repeats=repeats), slots=1)
+    assert [each["steps"] for each in found["choices"]] == [15, 15] and found["unique"] == 30
+
+
 def test_a_budget_that_was_not_used_up_is_found_out() -> None:
     events = [each for each in ladder(max_total_steps=20).events if not isinstance(each, e.StageCompleted)]
     last = next(number for number, each in enumerate(events) if isinstance(each, e.StudyCompleted))
