@@ -87,10 +87,19 @@ def _deviation(chance: Random) -> float:
     return NEAR * NormalDist().inv_cdf(chance.random() or 0.5) * (chance.random() < 0.5)
 
 
+def _reflect(share: float) -> float:
+    """The share inside the range. A step beyond an end comes back from it, as from a mirror.
+
+    Cut off there, many candidates would lie exactly on the ends, of several parameters at once. A process is least
+    certain there, so expected improvement would choose them again and again (Siivola et al. 2018, arXiv 1704.00963).
+    """
+    return 1 - abs(1 - abs(share) % 2)
+
+
 def _move(chance: Random, free: Distribution, value: Any) -> Any:
     """The value, or a nearby one."""
     if not isinstance(free, Choice):
-        share = min(1.0, max(0.0, _share(free, value) + _deviation(chance)))
+        share = _reflect(_share(free, value) + _deviation(chance))
         low, high = (math.log(each) if free.is_log else each for each in (free.low, free.high))
         return free.near(math.exp(low + share * (high - low)) if free.is_log else low + share * (high - low))
     if order := _order(free):
