@@ -21,7 +21,7 @@ from app.domain.search_plan import Node, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.search.replay import replay
 from app.search.samplers import SAMPLERS, gaussian, gp, step_model, trunks
-from app.search.samplers.cube import Cube, near, spread
+from app.search.samplers.cube import Cube, near, reflect, spread
 from app.search.tuners.base import context_of
 from app.search.tuners.driver import TunerDriver
 from app.simulation.simulator import Simulator
@@ -312,14 +312,14 @@ def test_neighbours_are_inside_the_range_and_none_is_drawn_to_its_ends(free: Any
     parameter = Space({"x": free}).parameters()["x"]
     assert isinstance(parameter, Range)
     value = parameter.at(share)
-    moved = near(Random(seed), {"x": value})("x", parameter)
+    moved = near(Random(seed), {"x": value}, reflect)("x", parameter)
     assert parameter.low < moved < parameter.high
 
 
 def test_a_neighbour_of_an_end_leaves_it() -> None:
     parameter = Space({"x": {"uniform": [0, 1]}}).parameters()["x"]
     chance = Random(0)
-    moved = [near(chance, {"x": 1.0})("x", parameter) for _ in range(200)]
+    moved = [near(chance, {"x": 1.0}, reflect)("x", parameter) for _ in range(200)]
     assert 0.3 < fmean(x < 1 for x in moved) < 0.7 and min(moved) > 0.3
 
 

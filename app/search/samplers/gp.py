@@ -18,7 +18,7 @@ import numpy as np
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, is_random, to_json
-from app.search.samplers.cube import Cube, near, spread
+from app.search.samplers.cube import Cube, cut, near, reflect, spread
 from app.search.samplers.gaussian import Numbers
 from app.search.samplers.known_trials import KnownTrial, KnownTrials
 from app.search.samplers.learning import Learned
@@ -126,7 +126,7 @@ class GPSampler:
         candidates = self._affordable(list(self._candidates(chance, ranked)))
         for _ in range(ROUNDS):
             best = list(islice(self._new_ones(model, candidates), BEST))
-            moved = [near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
+            moved = [self._near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
             candidates = self._affordable([*best, *self._build(moved)])
         return next(self._new_ones(model, candidates), None)
 
@@ -144,7 +144,12 @@ class GPSampler:
     def _candidates(self, chance: Random, ranked: list[KnownTrial]) -> Iterator[Candidate]:
         """Random samples, and neighbours of the best trials."""
         yield from self._build(random_choices(chance) for _ in range(FRESH))
-        yield from self._build(near(chance, trial.sample) for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST))
+        bases = [trial.sample for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST)]
+        yield from self._build(self._near(chance, sample) for sample in bases)
+
+    def _near(self, chance: Random, sample: Values) -> Choose:
+        """A neighbour. The ends of ranges are tried often only where a bad trial is stopped early, and costs little."""
+        return near(chance, sample, reflect if self._known.are_all_at(self._steps) else cut)
 
     def _build(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
         """The valid configurations."""
