@@ -167,7 +167,7 @@ def test_a_space_that_is_used_up_has_no_more() -> None:
     assert len(study.trials) == 6
 
 
-def told(*outcomes: float | None) -> trunks.TrunkSampler:
+def told(*outcomes: float | None, step: int = 20) -> trunks.TrunkSampler:
     """A sampler whose trials had these losses; None for failed ones."""
     sampler = SAMPLERS["trunks"](spec())
     assert isinstance(sampler, trunks.TrunkSampler)
@@ -176,7 +176,7 @@ def told(*outcomes: float | None) -> trunks.TrunkSampler:
         assert proposal is not None
         sampler.observe(TrialEvent(TrialEventKind.START, number, 20, hp=proposal.hp, reason=proposal.reason))
         kind = TrialEventKind.FAIL if outcome is None else TrialEventKind.RESULT
-        sampler.observe(TrialEvent(kind, number, 20, metrics={} if outcome is None else {"loss": outcome}))
+        sampler.observe(TrialEvent(kind, number, step, metrics={} if outcome is None else {"loss": outcome}))
     return sampler
 
 
@@ -314,6 +314,17 @@ def test_neighbours_are_inside_the_range_and_none_is_drawn_to_its_ends(free: Any
     value = parameter.at(share)
     moved = near(Random(seed), {"x": value}, reflect)("x", parameter)
     assert parameter.low < moved < parameter.high
+
+
+@pytest.mark.parametrize(("step", "unused"), [(20, "cut"), (5, "reflect")])
+def test_the_ends_of_ranges_are_tried_where_trials_are_stopped(
+    step: int, unused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first result at a rung, before one is at another."""
+    monkeypatch.delattr(gp, unused)
+    sampler = told(*[1.0, 2.0, 3.0, 4.0], step=step)
+    proposal = sampler.propose(4)
+    assert proposal is not None and "price" in proposal.reason
 
 
 def test_a_neighbour_of_an_end_leaves_it() -> None:
