@@ -69,6 +69,8 @@ class Standstill:
 LOOK_SECONDS = 0.25
 SHORTEST_LOOK, LONGEST_LOOK, LONGEST_UNSEEN = 0.1, 1.0, 2.0
 """Polling costs time of the training machine, so it is rarer for long studies and without a live view."""
+PASSED_SHARE = 0.05
+"""The longest time between two looks, as a share of the time that has passed: a target may end a study at any time."""
 
 FIRST_LINES, LAST_LINES = 5.0, 300.0
 """Seconds between lines: 5 at first, later a twentieth of the time that has passed, and never more than these."""
@@ -115,7 +117,7 @@ def follow(client: StudyReader, study: str, show: Show, check: Callable[[], None
 
 def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: float) -> Iterator[Json]:
     """The study's document every `longest` seconds or sooner, until it is over; `waits`: why it makes no progress."""
-    standstill, left, was_running = Standstill(client), TimeLeft(), False
+    standstill, left, was_running, began = Standstill(client), TimeLeft(), False, time.monotonic()
     while True:
         document = _look(client, study, check)
         waits = "" if document["state"] in FINAL else standstill.reason(document)
@@ -128,7 +130,8 @@ def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: 
             return
         was_running = True
         check()
-        time.sleep(_pause(document["progress"]["seconds_left"], longest))
+        passed = time.monotonic() - began
+        time.sleep(_pause(document["progress"]["seconds_left"], min(longest, PASSED_SHARE * passed)))
 
 
 def _await_slots(client: StudyReader, study: Json, check: Callable[[], None]) -> None:
@@ -163,8 +166,8 @@ def _look(client: StudyReader, study: str, check: Callable[[], None]) -> Json:
 
 
 def _pause(left: float | None, longest: float) -> float:
-    """Seconds until the next look: the nearer the end, the sooner."""
-    return LOOK_SECONDS if left is None else min(max(left / 6, SHORTEST_LOOK), longest)
+    """Seconds until the next look, if possible not more than `longest`: the nearer the end, the sooner."""
+    return max(min(LOOK_SECONDS if left is None else left / 6, longest), SHORTEST_LOOK)
 
 
 def lines(looks: Iterator[Json]) -> None:

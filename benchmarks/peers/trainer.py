@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.peers.model import Model
 from stagetree import Trainer
+
+from .model import Model
 
 
 class Peer(Trainer):

@@ -29,6 +29,7 @@ from typing import Any
 from stagetree.runtime.scripts import launched_trainer as launched
 from stagetree.runtime.scripts.script_trainer import script_trainer
 from stagetree.source.discovery import scripts
+from stagetree.source.environment_writes import may_set_environment
 from stagetree.source.importing import Imports, import_exactly
 from stagetree.source.undeclared_input import PYTHON, UndeclaredInput
 from stagetree.source.versions import SourceError, module_files, root
@@ -105,9 +106,6 @@ def _launched_trainer(
 
 PACKAGES = frozenset({"PIL", "numpy", "pandas", "scipy", "sklearn", "torchvision"})
 
-ENVIRONMENT = (b"environ", b"putenv")
-"""Words in files that may change how a package is imported."""
-
 
 def import_for(trainers: Iterable[str]) -> None:
     """Import the trainers' packages in advance where that is safe; errors are left to the trainers."""
@@ -131,7 +129,7 @@ def modules_for(trainers: Iterable[str]) -> list[str]:
             files = module_files(path)
         except SourceError:  # loading the trainer reports it
             continue
-        if any(word in content for content in files.values() for word in ENVIRONMENT):
+        if any(map(may_set_environment, files.values())):
             return []
         own |= {each.stem for each in root(Path(path).resolve())[0].iterdir()}  # these would shadow a package
         modules |= dict.fromkeys(_imported_modules(files))

@@ -37,7 +37,42 @@ def test_so_is_what_its_modules_import(tmp_path: Path) -> None:
     assert modules_for([written(tmp_path, "import data\n")]) == ["pandas"]
 
 
-@pytest.mark.parametrize("word", ["os.environ['SCIPY_ARRAY_API'] = '1'", "os.putenv('A', '1')"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "os.environ.get('DATA', '')",
+        "path = os.environ['DATA'] if 'DATA' in os.environ else ''",
+        "run({**os.environ, 'A': '1'}, dict(os.environ), os.environ.copy())  # its own environ",
+        "from os import environ; environ['DATA']",
+        "os.getenv('DATA'); make('an environment')",
+    ],
+)
+def test_a_file_may_read_the_environment(tmp_path: Path, word: str) -> None:
+    """Each process of a trainer that looked up where its data is imported scikit-learn anew, for a second."""
+    text = f"import os, pandas\n\ndef f():\n    {word}\n"
+    assert modules_for([written(tmp_path, text)]) == ["pandas"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "os.environ['SCIPY_ARRAY_API'] = '1'",
+        "os.environ['A'] += '1'",
+        "os.environ |= {'A': '1'}",
+        "os.environ.setdefault('A', '1')",
+        "del os.environ['A']",
+        "values = os.environ",
+        "update(os.environ)",
+        "os.environb[b'A'] = b'1'",
+        "from os import environ as values",
+        "from os import putenv as put",
+        "getattr(os, 'environ')['A'] = '1'",
+        "os.putenv('A', '1')",
+        "os.unsetenv('A')",
+        "os.environ['A'], b = '1', 2",
+        "[os.environ for _ in 'a']",
+    ],
+)
 def test_nothing_is_where_any_file_may_change_the_environment(tmp_path: Path, word: str) -> None:
     harmless = written(tmp_path / "a", "import pandas\n")
     assert modules_for([harmless, written(tmp_path / "b", f"import os\n\ndef f():\n    {word}\n")]) == []
