@@ -22,7 +22,7 @@ from pathlib import Path
 
 TRAINER = Path(__file__).with_name("handover.py")
 """Its `noting` writes down when each step begins."""
-BUDGETS = {"import stagetree": 0.06, "run": 3.5, "studies": 0.45, "trials": 0.45, "--help": 0.17}
+BUDGETS = {"import stagetree": 0.06, "run": 3.8, "studies": 0.55, "trials": 0.55, "--help": 0.18}
 
 
 def main() -> None:

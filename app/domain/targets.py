@@ -13,7 +13,7 @@ RANKED = (TrialState.ACTIVE, TrialState.COMPLETED)
 
 
 def await_target(plan: SearchPlan, study: Study) -> None:
-    """Let evaluations reach the target of a study that begins or is reopened, also those of before."""
+    """Let evaluations reach the target of a study that begins or is reopened, also earlier ones."""
     study.target_reached = None
     plan.awaiting_target.pop(study.id, None)
     if study.spec.evaluations_reach_target:
@@ -25,9 +25,10 @@ def await_target(plan: SearchPlan, study: Study) -> None:
 def note_evaluation(plan: SearchPlan, node: Node, step: int) -> None:
     """Note an evaluation that reaches the targets of studies that request it."""
     for study in [plan.studies[name] for name in plan.awaiting_target]:
-        if step <= study.max_step_by_node.get(node.id, -1) and _reaches_target(plan, study, node, step):
-            passing = (trial for trial in study.trials if node.id in trial.path)
-            _note(plan, study, next((trial for trial in passing if _passes_between(trial, step)), None), node, step)
+        if step <= study.max_step_by_node.get(node.id, -1) and _reaches_target(study, node, step):
+            passing = (trial for trial in study.trials if node.id in trial.path and _passes_between(trial, step))
+            if (first := next(passing, None)) is not None:
+                _note(plan, first, node, step)
 
 
 def note_known_evaluations(plan: SearchPlan, trial: Trial) -> None:
@@ -37,25 +38,24 @@ def note_known_evaluations(plan: SearchPlan, trial: Trial) -> None:
         return
     steps = (step for step, _ in plan.curve(trial) if _passes_between(trial, step))
     known = ((plan.nodes_of(trial, step)[0], step) for step in steps)
-    if reaching := next((place for place in known if _reaches_target(plan, study, *place)), None):
-        _note(plan, study, trial, *reaching)
+    if reaching := next((place for place in known if _reaches_target(study, *place)), None):
+        _note(plan, trial, *reaching)
 
 
-def _reaches_target(plan: SearchPlan, study: Study, node: Node, step: int) -> bool:
-    target = study.spec.target
-    return (
-        target is not None and study.spec.evaluates(step) and study.spec.objectives.reaches(target, node.metrics[step])
-    )
+def _reaches_target(study: Study, node: Node, step: int) -> bool:
+    spec = study.spec
+    return spec.target is not None and spec.evaluates(step) and spec.objectives.reaches(spec.target, node.metrics[step])
 
 
 def _passes_between(trial: Trial, step: int) -> bool:
-    """Whether the trial may pass the step without being asked about it. Steps that are asked about have results."""
+    """Whether the trial may pass the step, and its tuner did not request it: requested steps have results."""
     is_open = trial.state in RANKED and not trial.is_retried
     return is_open and step < trial.steps and step not in trial.requested_steps
 
 
-def _note(plan: SearchPlan, study: Study, trial: Trial | None, node: Node, step: int) -> None:
-    value = node.metrics[step].get(study.spec.metric)
-    if trial is not None and value is not None:
-        study.target_reached = TargetReached(trial.number, step, value)
-        del plan.awaiting_target[study.id]
+def _note(plan: SearchPlan, trial: Trial, node: Node, step: int) -> None:
+    study = plan.studies[trial.study]
+    value = node.metrics[step][study.spec.metric]
+    assert value is not None, "it reached the target"
+    study.target_reached = TargetReached(trial.number, step, value)
+    del plan.awaiting_target[study.id]

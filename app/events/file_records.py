@@ -247,7 +247,7 @@ def _stored_event(row: Row) -> StoredEvent:
 
 
 def _make(record: Any, row: Row, **fields: Any) -> Any:
-    """The record in a row, where what is neither text nor a number is JSON: see `app.events.tables.columns_of`."""
+    """The record in a row. Values of other types than text and numbers are JSON: see `app.events.tables.columns_of`."""
     hints = {name: get_args(hint) if NoneType in get_args(hint) else (hint,) for name, hint in _hints(record).items()}
     return record(
         **{name: _value(hints[name][0], value) for name, value in row.items() if name not in fields}, **fields

@@ -31,7 +31,7 @@ MAX_IDLE = 16
 """How many plans without a running study stay in memory."""
 
 MAX_IDLE_EVENTS = 50_000
-"""The most events that these plans are folded from, beside the plan that is asked for: each takes a kilobyte or two."""
+"""The most events of these plans, without the newest plan: each takes a kilobyte or two."""
 
 TRY_AGAIN_SECONDS = 60.0
 """A plan that could not be folded is retried after this time, or when its stream has moved."""

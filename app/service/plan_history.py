@@ -27,7 +27,7 @@ KEPT = 16
 """The number of histories in memory."""
 
 KEPT_EVENTS = 50_000
-"""The most events of all these, beside the history that is asked for: each takes up to a kilobyte."""
+"""The most events of these, without the newest history: each takes up to a kilobyte."""
 
 DECISION_KINDS: dict[type[e.Event], str] = {
     e.TrialAdded: "start",

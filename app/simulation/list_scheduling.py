@@ -46,7 +46,7 @@ class ListScheduling:
         self._begun, self._now = 0, 0.0
 
     def _build_tree(self, seconds_per_step: Callable[[Node], float]) -> list[_Stage]:
-        """The stages, parents first: those of `build_stage_tree` for such a plan, without a look at states."""
+        """The stages, parents first. `build_stage_tree` has the same for such a plan, but looks at states."""
         stages, nodes = dict[Place, _Stage](), self.plan.nodes
         for node in nodes.values():
             before = None if node.parent is None else stages[node.parent, node.start]

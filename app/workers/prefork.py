@@ -91,7 +91,7 @@ def import_app() -> None:
     """Import the application and its server."""
     importlib.import_module("app.main")
     importlib.import_module("app.api.server")
-    importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds what it validates with
+    importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds its validators
 
 
 def read_trainers() -> None:

@@ -104,7 +104,7 @@ class TemplateRole:
         return connection
 
     def note_fork(self) -> None:
-        """Called while nobody waits for the template: the next fork was requested ahead."""
+        """Called between requests: the next fork was made ahead."""
         self._forks += 1
         if self._forks == FORKS_BEFORE_GATHERING:
             gather_memory()

@@ -54,7 +54,7 @@ class Tape:
             return number < len(self._kept)
 
     def _read(self) -> None:
-        """Store the next piece. If it cannot be computed, the next reader is told so, too."""
+        """Store the next piece. If it cannot be computed, each further reader gets the error, too."""
         try:
             self._kept += islice(self._rest, 1)
         except BaseException:

@@ -56,7 +56,7 @@ def reflect(share: float) -> float:
 
 
 def cut(share: float) -> float:
-    """The share inside the range. A step beyond an end stops there, so that a best value at the end is found soon."""
+    """The share inside the range. A step beyond an end stops there, so that a search finds a best value there soon."""
     return min(1.0, max(0.0, share))
 
 
