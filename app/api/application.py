@@ -35,6 +35,7 @@ from app.api.routes import (
 from app.api.services import ApiServices
 from app.domain.evolve import collector_paused
 from app.events import DatabaseUnavailable, PlanUnusable
+from app.events.plans import MAX_IDLE_EVENTS
 from app.process.garbage_collection import freeze_after_long_passes
 from app.process.limits import end_within
 
@@ -71,19 +72,22 @@ def warm(use: ApiServices) -> None:
 
 
 def _fold_newest(use: ApiServices) -> None:
+    """Fold the newest plans, as far as they stay in memory: further ones would replace those."""
     with use.records.read() as rows:
         streams = dict.fromkeys(row.stream for row in rows.studies.page(limit=RECENT))
+    events = 0
     for stream in streams:
         with suppress(PlanUnusable):
-            if not use.stopping.is_set():
-                _fold(use, stream)
+            if not use.stopping.is_set() and events <= MAX_IDLE_EVENTS:
+                events += _fold(use, stream)
 
 
-def _fold(use: ApiServices, stream: str) -> None:
-    """Fold a plan without garbage collection, which would traverse its objects three times."""
+def _fold(use: ApiServices, stream: str) -> int:
+    """Fold a plan without garbage collection, which would traverse its objects three times. Returns its events."""
     with collector_paused():
-        if use.plans.get(stream).version > LONG:
+        if (events := use.plans.get(stream).version) > LONG:
             gc.freeze()
+    return events
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

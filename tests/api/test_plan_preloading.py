@@ -30,6 +30,18 @@ def test_the_newest_studies_are_in_memory_soon(make_app: MakeApp, sqlite_url: st
         assert use.plans.names() == [use.find(study).stream]
 
 
+def test_older_plans_do_not_replace_the_newest_ones(
+    make_app: MakeApp, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten large ones were folded one after the other, and the newest was the first to go."""
+    with TestClient(make_app(sqlite_url), base_url="http://test/api/v1") as http:
+        studies = [http.post("/studies", json=STUDY | {"seed": seed}).json()["study"] for seed in range(3)]
+    use = make_app(sqlite_url).state.services
+    monkeypatch.setattr("app.api.application.MAX_IDLE_EVENTS", 1)
+    warm(use)
+    assert use.plans.names() == [use.find(studies[-1]).stream]
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_database_that_is_away_is_waited_for_and_said_once(
     make_app: MakeApp, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
