@@ -6,6 +6,7 @@ studies are ranked by the best result on their way, whose state is kept. `app.do
 
 from __future__ import annotations
 
+from app.domain import events as e
 from app.domain.search_plan import Node, SearchPlan, Study, TargetReached, Trial
 from app.domain.terms import TrialState
 
@@ -40,6 +41,19 @@ def note_known_evaluations(plan: SearchPlan, trial: Trial) -> None:
     known = ((plan.nodes_of(trial, step)[0], step) for step in steps)
     if reaching := next((place for place in known if _reaches_target(study, *place)), None):
         _note(plan, trial, *reaching)
+
+
+def may_reach_target(plan: SearchPlan, event: e.TrialAdded | e.TrialExtended) -> bool:
+    """Whether evaluations in the nodes of a requested trial reach the target of its study.
+
+    The request may not be in the plan itself. Evaluations behind the trial's branch count as well.
+    """
+    study = plan.studies[event.study]
+    if study.id not in plan.awaiting_target:
+        return False
+    last = (trial.path[-1] for trial in study.trials[event.trial : event.trial + 1])
+    nodes = [plan.nodes[name] for name in (*last, *event.path) if name in plan.nodes]
+    return any(step < event.steps and _reaches_target(study, node, step) for node in nodes for step in node.metrics)
 
 
 def _reaches_target(study: Study, node: Node, step: int) -> bool:

@@ -15,6 +15,7 @@ from app.domain import events as e
 from app.domain.sampler_inputs import SuggestionWithdrawn
 from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.targets import may_reach_target
 from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
 from stagetree.limits import DATA_SEED, Limits, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for_length
@@ -244,10 +245,15 @@ class TrialRequests:
 
 
 def stop_at_known_result(plan: SearchPlan, events: Iterable[e.Event]) -> Iterator[e.Event]:
-    """The events up to the first trial with a known result, after which the tuner may decide differently."""
+    """The events up to the first trial with a known result, after which the tuner may decide differently.
+
+    So it may after a known evaluation that reaches the study's target.
+    """
     for event in events:
         yield event
-        if isinstance(event, e.TrialAdded | e.TrialExtended) and _has_result(plan, event):
+        if isinstance(event, e.TrialAdded | e.TrialExtended) and (
+            _has_result(plan, event) or may_reach_target(plan, event)
+        ):
             return
 
 

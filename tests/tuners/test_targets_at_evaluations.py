@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
@@ -49,6 +49,28 @@ def test_the_first_evaluation_as_good_as_the_target_ends_the_study(
     assert replay(numbered(world.events), STUDY).identical
 
 
+@given(
+    tuner=st.sampled_from(TUNERS),
+    seed=st.integers(0, 99),
+    slots=st.integers(1, 4),
+    target=st.floats(0.3, 1.5),
+    longer=st.sampled_from([1, 3]),
+)
+@example(tuner=TUNERS[2], seed=0, slots=1, target=1.1, longer=3)
+def test_what_another_study_evaluated_ends_it_at_once(
+    tuner: dict[str, Any], seed: int, slots: int, target: float, longer: int
+) -> None:
+    """Several trials may be started at once, and the first of them may have reached the target long ago."""
+    world = searched(tuner, seed, slots, eval_every=1)
+    other, fields = StudyId("other"), BY_EVALUATIONS | {"target": target}
+    world.submit(other, spec(tuner | {"max_steps": longer * tuner["max_steps"]}, **fields).to_json())
+    world.run()
+    found = replay(numbered(world.events), other)
+    assert found.identical, found.difference
+    reached = world.plan.studies[other].target_reached
+    assert reached is None or reached.value <= target
+
+
 @given(tuner=st.sampled_from(TUNERS), seed=st.integers(0, 999))
 def test_at_results_an_evaluation_ends_nothing(tuner: dict[str, Any], seed: int) -> None:
     """As in a study of 0.1.0, whose spec does not say where its target is reached."""
@@ -77,7 +99,7 @@ class Target:
 
     def found(self, name: StudyId) -> tuple[int, int, float] | None:
         reached = self.study(name).target_reached
-        return reached and (reached.trial, reached.steps, reached.value)
+        return None if reached is None else (reached.trial, reached.steps, reached.value)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +177,7 @@ def test_an_isolated_study_begins_anew() -> None:
     ],
 )
 def test_where_evaluations_cannot_reach_it(fields: dict[str, Any], problem: str) -> None:
-    study = {"target": 0.5, "target_at": "evaluations", "tuner": ASHA} | fields
+    study: dict[str, Any] = {"target": 0.5, "target_at": "evaluations", "tuner": ASHA} | fields
     with pytest.raises(SpecError, match=problem):
         spec(study.pop("tuner"), **study)
 
