@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import select, text
 
+from app.events.file_records import FileLog
 from app.events.log import EventLog
 from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog, MemoryRecords
@@ -30,6 +31,7 @@ def lost(log: EventLog) -> Iterator[None]:
     if put_back is not None:
         put_back()
         return
+    log = log.all if isinstance(log, FileLog) else log
     assert isinstance(log, SqlLog)
     with log.database.write() as session:
         for statement in WITHOUT_THE_LAST:

@@ -143,7 +143,7 @@ class FileLog(EventLog):
             ]
             is_archived = not recorded and session.is_archived(stream)
         if is_archived:
-            return self._all.read(stream, after=after, limit=limit)
+            return self.all.read(stream, after=after, limit=limit)
         check_no_gap((each.version for each in recorded), after, f"Stream {stream}")
         return recorded
 
@@ -152,7 +152,7 @@ class FileLog(EventLog):
             recorded = map(_stored_event, session.rows(f"{EVENTS} AND type = ?", stream, StudyStruck.__name__))
             struck = struck_studies(each.event for each in recorded)
             is_archived = not struck and session.is_archived(stream)
-        return self._all.struck_studies(stream) if is_archived else struck
+        return self.all.struck_studies(stream) if is_archived else struck
 
     def version(self, stream: str) -> int:
         with self._records.transaction() as session:
@@ -160,29 +160,30 @@ class FileLog(EventLog):
         return int(found[0]["version"]) if found else 0
 
     @property
-    def _all(self) -> EventLog:
+    def all(self) -> EventLog:
+        """The same log with all operations."""
         return self._records.all.log
 
     def write(self, append: Append) -> list[StoredEvent]:
-        return self._all.write(append)
+        return self.all.write(append)
 
     def find_by_key(self, key: str, fingerprint: str = "") -> list[StoredEvent] | None:
-        return self._all.find_by_key(key, fingerprint)
+        return self.all.find_by_key(key, fingerprint)
 
     def tail(self, *, after: int = 0, limit: int | None = None) -> list[tuple[int, str]]:
-        return self._all.tail(after=after, limit=limit)
+        return self.all.tail(after=after, limit=limit)
 
     def profiles(self) -> list[StoredEvent]:
-        return self._all.profiles()
+        return self.all.profiles()
 
     def count_failures(self, after: int, until: int) -> dict[str, int]:
-        return self._all.count_failures(after, until)
+        return self.all.count_failures(after, until)
 
     def head(self) -> int:
-        return self._all.head()
+        return self.all.head()
 
     def versions(self) -> dict[str, int]:
-        return self._all.versions()
+        return self.all.versions()
 
 
 class _Part:

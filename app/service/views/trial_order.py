@@ -139,7 +139,8 @@ def form_text(form: Form) -> str:
         return float_text(held, 6) if isinstance(held, float) else json.dumps(held)
     name = type(form).__name__
     family = FAMILIES.get(name) or re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
-    values = {field.name: _text(getattr(form, field.name)) for field in fields(form)}  # type: ignore[arg-type]
+    given = (field.name for field in fields(form) if field.init)  # type: ignore[arg-type]
+    values = {name: _text(getattr(form, name)) for name in given}
     origin = values.pop("origin")
     return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())}) from step {origin}"
 
