@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import StudyStruck
@@ -35,7 +35,6 @@ EVENTS = "SELECT position, stream, version, type, schema_version, data, at, by F
 STUDIES, CHAINS = "SELECT * FROM studies", f"SELECT * FROM chains WHERE {LIVE}"
 
 Row = dict[str, Any]
-Record = TypeVar("Record")
 
 
 class FileRecords:
@@ -64,7 +63,7 @@ class FileRecords:
     @contextmanager
     def read(self) -> Iterator[RowsPort]:
         with self.transaction() as session, ExitStack() as opened:
-            rows = cached(lambda: opened.enter_context(self.all.read()))
+            rows = cache(lambda: opened.enter_context(self.all.read()))
             yield cast(RowsPort, _Rows(session, rows))
 
     def write(self) -> AbstractContextManager[RowsPort]:
@@ -93,17 +92,6 @@ class FileRecords:
 
     def _connect(self) -> Any:
         return SQLITE.connect(self._file, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False)
-
-
-def cached(make: Callable[[], Record]) -> Callable[[], Record]:
-    """A function that calls `make` once."""
-    made: list[Record] = []
-
-    def get() -> Record:
-        made[:] = made or [make()]
-        return made[0]
-
-    return get
 
 
 class _Session:

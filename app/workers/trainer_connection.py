@@ -203,7 +203,7 @@ class TrainerConnection:
         """
         was_sent, self._ahead = self._ahead, ahead
         self._number += 1
-        if do == was_sent:  # with what was given then
+        if do == was_sent:  # with the arguments of that time
             return
         self._number += bool(was_sent)
         if not ahead:
@@ -213,7 +213,7 @@ class TrainerConnection:
         self._tell({"do": ahead, "number": self._number + 1, **given_ahead})
 
     def is_sent(self, do: str) -> bool:
-        """Whether this command is on its way already, so that what is sent for it now goes nowhere."""
+        """Whether this command is on its way already. Arguments that are given to it now are ignored."""
         return self._ahead == do
 
     def tell(self, do: str, given: Json = NOTHING) -> None:

@@ -280,7 +280,7 @@ def _family(value: Mapping[str, Any]) -> type[Sequence]:
 
 @cache
 def _field_names(family: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that an object of a family may have, and those that it must have."""
+    """The names that an object of a family may have, and the required ones among them."""
     expected: tuple[Field[Any], ...] = fields(FAMILIES[family])  # type: ignore[arg-type]
     needed = (field.name for field in expected if field.default is MISSING)
     return frozenset({"family", *(field.name for field in expected)}), frozenset(needed)

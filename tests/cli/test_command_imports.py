@@ -19,7 +19,7 @@ PACKAGES = {
     ("trials", "last"): STORE,
     ("events", "last"): STORE,
 }
-"""All packages but Python's own that a command imports: what is not in its list takes time from all who wait for it."""
+"""The packages that a command imports, without Python's own. Any other package makes the command slower."""
 
 ROOMS = {"cli", "domain", "events", "exactness", "outages", "process", "registry", "scheduling", "search", "service"}
 ROOMS |= {"input_fingerprints", "input_reader", "settings", "storage", "undeclared_inputs"}

@@ -1,4 +1,4 @@
-"""What is read in a file without SQLAlchemy is what SQLAlchemy reads there. The suite of all logs runs on it, too."""
+"""Reading a file without SQLAlchemy gives the same as with it. The suite of all logs runs on it, too."""
 
 from __future__ import annotations
 

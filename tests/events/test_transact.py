@@ -250,7 +250,7 @@ def test_plans_are_let_go_when_idle() -> None:
 
 
 def test_plans_of_many_events_are_let_go_first() -> None:
-    """Ten studies of 10,000 trials that somebody looked at took 1.9 GB of the API."""
+    """The API took 1.9 GB after it had shown ten studies of 10,000 trials."""
     log = MemoryLog()
     plans = Plans(log, max_idle_events=7)
     for name, events in (("small", 1), ("large", 6), ("larger", 8), ("last", 1)):
