@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-help:  ## this list
+help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# Each of the two installs all that it needs at once: a second run of pip would resolve and build everything again. Python
-# compiles on all cores what pip would compile on one, but for large packages that few tests import; some packages bring
-# files that are no Python of this version.
+# Each target installs everything in one run of pip, because a second run would resolve and build it all again. pip compiles
+# on one core, so compileall does it on all of them. It skips large packages that few tests import, and it may fail: some
+# packages contain files that this version of Python cannot parse.
 SELDOM := databricks|debugpy|keras|mlflow|moto|pip|plotly|transformers
 .venv/.installed: WHAT := -e '.[all,examples]'
 .venv/.installed-dev: WHAT := -e '.[all,examples,integrations]' --group dev
@@ -19,42 +19,42 @@ SELDOM := databricks|debugpy|keras|mlflow|moto|pip|plotly|transformers
 	@$(BIN)/python -m compileall -qq -j 0 -x 'site-packages/($(SELDOM))/' .venv/lib || true
 	@touch .venv/.installed $@
 
-demo: .venv/.installed  ## run the main job: a grid on the digits data, shared beginnings trained once
+demo: .venv/.installed  ## run the main job: a grid on the digits data, with shared steps trained once
 	@$(BIN)/stagetree demo
 	@echo
-	@echo "First: source .venv/bin/activate. docs/first-hour.md goes on from here."
+	@echo "Next: source .venv/bin/activate, and docs/first-hour.md."
 
-up: .venv/.installed  ## the embedded stack (API, scheduler, one worker a slot), stays up
+up: .venv/.installed  ## start the embedded stack (API, scheduler, one worker per slot) until Ctrl-C
 	@$(BIN)/stagetree up
 
-# The files that take longest come first, and the shortest last.
+# The folders with the longest tests come first.
 WAITING := tests/docs tests/e2e tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
 
-test: .venv/.installed-dev  ## all tests: those of processes and clusters, which mostly wait, and in the time they leave the others
+test: .venv/.installed-dev  ## all tests; those that start processes mostly wait, so the others run beside them
 	@$(MAKE) --no-print-directory --jobs=2 test-processes test-others
 
-# They start no process and no server, and open no database.
+# These tests start no process or server and open no database.
 QUICK := tests/domain tests/scheduling tests/simulation tests/tuners tests/curves tests/samplers tests/test_structure.py
 
-quick: .venv/.installed-dev  ## the tests of the core, the tuners and the simulator: what to run while you write
+quick: .venv/.installed-dev  ## the tests of the core, the tuners and the simulator, to run while you edit
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile $(QUICK)
 
 test-processes: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(WAITING)
 
-# Folders of few long tests come first, so that no core waits for the last of them.
+# Folders with a few long tests come first, so that no core idles at the end.
 LONG := tests/world tests/exactness tests/ranks
 OTHERS := $(LONG) $(filter-out $(WAITING) $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) $(wildcard tests/test_*.py)
 
-# What it says comes when it is done, so that the two are not mixed.
+# The output is printed at the end, so that the two runs are not interleaved.
 test-others: .venv/.installed-dev
 	@said=$$(nice $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(OTHERS) 2>&1); code=$$?; \
 	echo "$$said"; exit $$code
 
-test-gpu: .venv/.installed-dev  ## what needs a GPU, on the torch that is installed; skipped without one
+test-gpu: .venv/.installed-dev  ## the tests that need a GPU, with the installed torch; skipped without a GPU
 	@$(BIN)/python -m pytest -m gpu tests/gpu
 
-gpu-figures: .venv/.installed-dev  ## test-gpu, and what steps and packs cost on a GPU: one JSON, and what of the claims held
+gpu-figures: .venv/.installed-dev  ## test-gpu, and measure steps and packs on a GPU: one JSON, and which claims held
 	@$(BIN)/python benchmarks/gpu_figures.py
 
 TORCH ?= 2.6.*
@@ -62,13 +62,13 @@ TRAINS := tests/runtime tests/packing tests/stagetree tests/examples tests/gpu t
 	tests/e2e/test_laws.py tests/e2e/test_weight_export.py
 OTHER := .venv-torch
 
-test-torch:  ## what trains, on another torch: make test-torch TORCH='2.6.*', in .venv-torch
+test-torch:  ## the tests that train, with another torch in .venv-torch: make test-torch TORCH='2.6.*'
 	@test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' -e '.[all,examples,integrations]' --group dev
 	@$(OTHER)/bin/python -m pytest -n 2 --dist loadfile $(TRAINS)
 
-night: .venv/.installed-dev  ## a hundred times more examples of the properties, more histories, and one of a day; all slow tests
+night: .venv/.installed-dev  ## all slow tests, a hundred times the examples of each property, and 24 hours of histories
 	@STAGETREE_TEST_MORE=1 $(BIN)/python -m pytest -n 3 --dist loadfile -m "night or slow" tests
 	@STAGETREE_TEST_MORE=100 $(BIN)/python -m pytest tests/properties tests/tuners tests/scheduling tests/packing \
 		tests/exactness
@@ -77,28 +77,28 @@ night: .venv/.installed-dev  ## a hundred times more examples of the properties,
 	@STAGETREE_TEST_CHAOS=0:200 $(BIN)/python -m pytest tests/e2e/test_chaos.py
 	@$(BIN)/python benchmarks/soak_stack.py --minutes 60
 
-figures: .venv/.installed-dev  ## the papers' figures on virtual slots, and docs/figures.md of them (ten minutes)
+figures: .venv/.installed-dev  ## recompute the papers' figures on virtual slots, and docs/figures.md (ten minutes)
 	@for figure in single_study several_studies scheduling stragglers page; do $(BIN)/python -m benchmarks.figures.$$figure || exit 1; done
 
-mutants: .venv/.installed-dev  ## the workers without one of their guards each: a test must notice (an hour)
+mutants: .venv/.installed-dev  ## remove each guard of the workers in turn: a test must fail (an hour)
 	@nice $(BIN)/python -m tools.mutants
 
-docs: .venv/.installed-dev  ## the guide as web pages, in site/
+docs: .venv/.installed-dev  ## build the guide as web pages in site/
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs site
 	@echo "Open site/index.html"
 
-page: .venv/.installed-dev  ## the page, built anew where its sources changed
+page: .venv/.installed-dev  ## build the page if its sources changed
 	@$(BIN)/python hatch_build.py
 
-pictures: page  ## every view of the page, in pictures/; the README's two in docs/pictures
+pictures: page  ## take pictures of every view of the page: pictures/, and docs/pictures for the README
 	@$(BIN)/python -m tools.pictures
 
-page-check: page  ## types of the page against the API's own description, and the tests of what it draws
+page-check: page  ## check the page's types against the OpenAPI document, and test what it draws
 	@$(BIN)/python -m tools.page_types
 	@$(BIN)/python hatch_build.py run check
 	@$(BIN)/python hatch_build.py run test
 
-check: ruff types prose page-check  ## ruff, mypy, import-linter, how sentences are written, tsc
+check: ruff types prose page-check  ## ruff, mypy, import-linter, the prose check, tsc
 
 ruff: .venv/.installed-dev
 	@$(BIN)/ruff check .
@@ -111,10 +111,10 @@ types: .venv/.installed-dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-wheel: .venv/.installed-dev  ## wheel and sdist: built, checked, and installed with base, [server], [all] into fresh environments
+wheel: .venv/.installed-dev  ## build and check wheel and sdist, and install them with base, [server] and [all] into fresh environments
 	@$(BIN)/python -m tools.wheel base server all
 
-# What looks at packages has an environment of its own: it must not change what is looked at.
+# The tools that inspect packages have an environment of their own, because installing them would change the result.
 SUPPLY := .venv-supply
 $(SUPPLY)/.installed: pyproject.toml
 	@test -x $(SUPPLY)/bin/python || $(PYTHON) -m venv $(SUPPLY)
@@ -122,17 +122,17 @@ $(SUPPLY)/.installed: pyproject.toml
 	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check --group supply
 	@touch $@
 
-lock: .venv/.installed-dev $(SUPPLY)/.installed  ## what the images install, by version and hash; and docs/licences.md
+lock: .venv/.installed-dev $(SUPPLY)/.installed  ## lock what the images install by version and hash, and write docs/licences.md
 	@PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" $(BIN)/python -m tools.lock
 	@$(BIN)/python -m tools.licences
 
-sbom: .venv/.installed-dev $(SUPPLY)/.installed  ## what the images hold, in the format CycloneDX: sbom/python.json, sbom/page.json
+sbom: .venv/.installed-dev $(SUPPLY)/.installed  ## list the images' packages in CycloneDX format: sbom/python.json, sbom/page.json
 	@PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" $(BIN)/python -m tools.sbom
 
-audit: $(SUPPLY)/.installed  ## known vulnerabilities of what the images hold; needs a network
+audit: $(SUPPLY)/.installed  ## look up known vulnerabilities of the images' packages; needs a network
 	@$(SUPPLY)/bin/pip-audit --strict --disable-pip --require-hashes -r docker/requirements.txt -r docker/torch-cpu.txt
 
-format: .venv/.installed-dev  ## let ruff rewrite what it can
+format: .venv/.installed-dev  ## let ruff fix and format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
