@@ -53,7 +53,7 @@ def compare(real: Real, step: float, trunk: int, late: int) -> None:
     """Print the table."""
     begun, first = time.monotonic(), real.submit(study("trunk", step, trunk))
     time.sleep(PASSED * step)
-    print(f"{'leaves at':>9} {'result after':>13} {'its steps take':>15} {'ratio':>6} {'trunk goes on for':>18}")
+    print(f"{'leaves at':>9} {'result after':>13} {'its steps take':>15} {'ratio':>6} {'trunk continues for':>18}")
     for leaves in range(LEAVES, LEAVES + late):
         asked = time.monotonic()
         name = real.submit(study(f"late-{leaves}", step, leaves))

@@ -4,9 +4,9 @@
 
 `stagetree run` as a user calls it, on one slot of the CPU, for the small MLP of `benchmarks/data/mlp.py` with drawn
 learning rates and momenta: once with each trial trained alone, and once with `packing`. A step is several batches.
-Printed are the seconds on the clock and of the slot, their ratios, and whether both promoted the same trials; what is
-trained packed has other last bits, so that one near the line may fall to the other side. The paper (Liu et al. 2020,
-Table 4) has for its MLP on a GPU 9,236 s against 3,491 s: 2.7 times.
+Prints the seconds on the clock and of the slot, their ratios, and whether both promoted the same trials. Packed
+training differs in its last bits, so that a trial near the threshold may be ranked otherwise. The paper (Liu et al.
+2020, Table 4) has 9,236 s against 3,491 s for its MLP on a GPU: 2.7 times.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/pop_orders.py [--worlds 20] [--orders 3] [--slots 5]
 
 The rules of `app/search/tuners/pop.py`, but that no p ends a trial, played in milliseconds. Times are the geometric
-mean of those with `order_by: rank`, the order of 0.1.0, over worlds of 100 trials and orders of these; after the sign
+mean of the times with `order_by: rank`, the order of 0.1.0, over worlds of 100 trials and their orders; after the sign
 is the standard error of its logarithm. The target is what three in a hundred trials reach.
 
 The first table is about turns of opportunistic trials: by value, also of different steps, with each third turn, or
@@ -175,7 +175,7 @@ TIES = {
 
 
 def slow_starters(seed: int, rho: float) -> Iterator[Trace]:
-    """100 accuracies. rho: how much what they come to is correlated with how slow they are."""
+    """100 accuracies. rho: the correlation of final accuracy and slowness."""
     rng = np.random.default_rng(seed)
     for _ in range(100):
         z = rng.normal()
@@ -241,7 +241,7 @@ def main() -> None:
 
 
 def row(worlds: list[Workload], variants: dict[str, Variant], arguments: argparse.Namespace) -> Iterator[str]:
-    """The times of each variant, in those of the first."""
+    """The times of each variant, as multiples of the first one's."""
     logs = {
         name: np.array([times(world, variant, arguments) for world in worlds]) for name, variant in variants.items()
     }

@@ -66,7 +66,7 @@ class Study:
         """Until every trial is judged, and one has the next turn."""
         while not isinstance(action := self.tuner.suggest(), Extend):
             if not isinstance(action, Prioritize | Stop):
-                raise SystemExit("there are too few trials for so many results")
+                raise SystemExit("there are too few trials for this number of results")
             self._grant(action)
         self._turn = action
 

@@ -145,7 +145,7 @@ def measure(data: Any, given: argparse.Namespace) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--texts", action="store_true", help="short texts in memory in the place of pictures")
+    parser.add_argument("--texts", action="store_true", help="short texts in memory instead of pictures")
     parser.add_argument("--images", type=int, default=512, help="different ones")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--batches", type=int, default=24, help="timed in each round")

@@ -5,7 +5,7 @@
     python benchmarks/search.py --table
     python benchmarks/search.py --record
 
-Tasks are those of `benchmarks/search_tasks.py`; FOLDER holds taskset_*.npz. A budget is a number of whole trials, as
+The tasks are in `benchmarks/search_tasks.py`; FOLDER holds taskset_*.npz. A budget is a number of whole trials, as
 `max_total_steps`. `asha` stops trials at rungs and promotes a third; `whole` trains each one to its end. With
 noise, every result has an error of its own, whose standard deviation is this part of the distance from the best loss to
 the median of random trials.
@@ -96,7 +96,7 @@ def task_of(name: str, seed: int, data: Path | None) -> Task:
 
 
 class Results:
-    """What a search is told, and what its user would pick of that."""
+    """The results of a search, and the trial that its user would pick."""
 
     def __init__(self, task: Task, run: Run) -> None:
         best, middle = task.scale

@@ -5,7 +5,7 @@ losses each, in a folder that the caller names), `charlm` and `digits` (in `benc
 not recorded has the mean of the curves of its nearest neighbours, the nearer the more. `Schedules` of `charlm` were all
 recorded. `Law` tasks are functions of the
 whole schedule: the laws in `benchmarks/laws.py`, and the noisy quadratic of Zhang et al. 2019. `Bowl` is a toy whose
-good region is known.
+good region is given.
 
 All values are losses. A regret is the distance of a loss from the best there is, in parts of the distance from there to
 the median of random trials of full length.
@@ -318,7 +318,7 @@ MakeTask = Callable[[int], Task]
 """A task of a seed; recorded ones have no seed."""
 
 ENDS_ONLY = "schedules"
-"""The task of which only the values at the end are known: not for tuners that stop trials."""
+"""A task with final values only: not for tuners that stop trials."""
 
 MADE: dict[str, MakeTask] = {
     ENDS_ONLY: cache(lambda seed: Schedules()),
@@ -333,7 +333,7 @@ MADE: dict[str, MakeTask] = {
 
 
 def recorded_tasks(folder: Path | None) -> Iterator[tuple[str, MakeTask]]:
-    """Those of TaskSet in a folder, by name."""
+    """The tasks of TaskSet in a folder, by name."""
     for path in sorted(folder.glob("taskset_*.npz")) if folder else ():
         task = taskset(path)
         yield task.name, partial(_same, task)

@@ -181,8 +181,8 @@ def tell(seed: int, kill_at: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:300", help="from and to, as 0:300")
-    parser.add_argument("--minutes", type=float, help="go on for so long, from the first of the seeds")
-    parser.add_argument("--hours", type=float, help="one study of so many virtual hours, of the first of the seeds")
+    parser.add_argument("--minutes", type=float, help="continue for this time, from the first seed")
+    parser.add_argument("--hours", type=float, help="one study of this number of virtual hours, with the first seed")
     parser.add_argument("--seed", type=int, help="play one, and tell it")
     parser.add_argument("--kill-at", default="", metavar="POINT", help="with --seed: kill who passes this crash point")
     parser.add_argument("--crash-points", action="store_true", help="a kill at each crash point that the seeds pass")

@@ -1,9 +1,9 @@
 """A stack of real processes under work for an hour: `python benchmarks/soak_stack.py [--minutes 60] [--slots 2]`.
 
-Studies follow each other without a pause, and what their users look at is asked for. Every few seconds each process is
-looked at. In the end, for each process that lived on: how its memory grew, by a line through all looks after the first
-fifth, and its open descriptors. The exit code is 1 if memory grew by more than `MOST_GROWTH`, if there are more
-descriptors than before, or if a process or a file in /dev/shm outlives the stack.
+Studies follow each other without a pause, and their pages are requested as users would. Every few seconds the script
+looks at each process. At the end it prints for each surviving process the growth of its memory, by a line through all
+looks after the first fifth, and its open descriptors. The exit code is 1 if memory grew by more than `MOST_GROWTH`, if
+there are more descriptors than before, or if a process or a file in /dev/shm outlives the stack.
 
 Memory is what a process has resident (RSS). What belongs to it alone (USS) also grows when a fork copies a page that it
 shares, and falls while a process has forks.

@@ -15,7 +15,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = {"Records"}
-"""Measurements and decisions: they are of interest to those who build stagetree."""
+"""Measurements and decisions: they interest developers of stagetree."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def torch_pair() -> list[Requirement]:
 
 
 def packages() -> Iterator[Requirement]:
-    """What the first lock is made from: torch is left out, but not what it needs."""
+    """The requirements of the first lock: all but torch itself, whose dependencies stay."""
     pair = {each.name for each in torch_pair()}
     needed = (Requirement(line) for name in pair for line in metadata.requires(name) or ())
     of_torch = [each for each in needed if not (each.marker and "extra" in str(each.marker))]

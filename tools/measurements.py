@@ -25,12 +25,12 @@ MACHINES = {
 GUIDE = {
     "The reference study": "[Examples](examples.md) describes it.",
     "From stage to stage": "[How a stage runs](how-a-stage-runs.md) says what happens there.",
-    "The API and the page": "[The page](page.md) is what is drawn.",
+    "The API and the page": "[The page](page.md) is drawn by this code.",
     "Estimates and simulation": "`benchmarks/makespan.py` says in its docstring what a simulation has of a run.",
     "Agents": "[Agents](agents.md) describes the tools. Both ways run one study to an answer, four characters a token.",
     "Several ranks": "On gloo. [Several devices](several-gpus.md) explains the tree and the shards.",
     "Packs": "[Packing](packing.md) says when it pays. Liu et al. (2020) have 5 times for four MLPs on a GPU.",
-    "Search": "[Samplers](samplers.md#trunks) and [ASHA](tuners/asha.md#cooldowns-at-rungs) explain what is compared.",
+    "Search": "[Samplers](samplers.md#trunks) and [ASHA](tuners/asha.md#cooldowns-at-rungs) explain these comparisons.",
     "Learning curves and POP": "[Curves](curves.md) and [POP](tuners/pop.md) explain the models. The tasks are ones on"
     " which no constant was chosen.",
 }
@@ -44,7 +44,7 @@ Each figure is a result of the command above its table, run from a checkout. Whe
 runs both in turn. The value is the median of the runs, or the worse end where only a range is on record. *Recorded* is
 the day and the commit with which the figure came into this record.
 
-| machine | what it is |
+| machine | description |
 |---|---|
 """
 

@@ -244,8 +244,8 @@ def look(browser: Browser, url: str, name: str, theme: str) -> None:
     if name == "all-submit":
         page.get_by_role("button", name="Preview cost").click()
         expect(page.get_by_text("unique steps")).to_be_visible()
-    page.wait_for_timeout(300)  # what is drawn on canvases is drawn in the next frame
-    if theme == "narrow":  # as far as it can be scrolled, within reason, with the line of moments in its place
+    page.wait_for_timeout(300)  # canvases are drawn in the next frame
+    if theme == "narrow":  # scrolled to its end, with the line of moments shown
         page.evaluate("document.querySelector('.scrubber')?.style.setProperty('position', 'static')")
         height = min(MOST_PIXELS, page.evaluate("document.documentElement.scrollHeight"))
         clip: Any = {"x": 0, "y": 0, "width": size["width"], "height": height}

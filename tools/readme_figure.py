@@ -2,7 +2,7 @@
 
     python -m tools.readme_figure        writes docs/pictures/cooldowns-light.svg and cooldowns-dark.svg
 
-The study is the first file in the README, and the numbers are those that `stagetree preview` counts for it.
+The study is the first file in the README, and the numbers come from `stagetree preview`.
 """
 
 from __future__ import annotations

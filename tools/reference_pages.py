@@ -76,7 +76,7 @@ PAGES_OF_TUNERS = {
     "early_term": "tuners/early-term.md",
     "custom": "tuners/writing.md",
 }
-"""Those that are not called as their kind is."""
+"""Names that differ from the name of their kind."""
 
 
 def lines_of_table(header: str, rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

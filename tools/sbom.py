@@ -1,6 +1,6 @@
 """Writes what the images hold, in the format CycloneDX: `make sbom`.
 
-sbom/python.json has the packages of the locks with their hashes, sbom/page.json those that the page is built from.
+sbom/python.json has the packages of the locks with their hashes, sbom/page.json the packages of the page.
 Neither needs a network. Images for GPUs also hold what their base image does.
 """
 

@@ -96,7 +96,7 @@ def _modules(file: SourceFile, names: set[str]) -> Iterator[str]:
 
 
 def importers(files: list[SourceFile]) -> dict[str, set[str]]:
-    """The files that import each file; those that import its names from its folder's `__init__.py` are among them."""
+    """The files that import each file, also through the `__init__.py` of its folder."""
     names = {each.name for each in files}
     passed_on = {
         (each.name, name): module

@@ -132,7 +132,7 @@ def _open(here: Path, stagetree: str) -> None:
 
 
 def _run(folder: Path, *command: object, code: int = 0) -> str:
-    """Run a command and return what it printed. Raises `AssertionError` for another exit code."""
+    """Run a command and return its output. Raises `AssertionError` for another exit code."""
     print("$", *command, file=sys.stderr)
     done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == code, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"

@@ -44,7 +44,7 @@ def accepted_headers(message: Message, tasks: Tasks) -> dict[str, Any]:
 
 
 class StrictConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
-    """Raises where Celery's consumer would log and go on, so that every message that is dropped is counted."""
+    """Raises where Celery's consumer would log and continue, so that every message that is dropped is counted."""
 
     def create_task_handler(self, **options: Any) -> Callable[[Message], Any]:
         handle = super().create_task_handler(**options)

@@ -10,7 +10,7 @@ of the trunk's last states: over the same shares of the training as the decays, 
 that imitate the decay.
 
 Rungs: for each task 12 configurations of rate, weight decay and batch size. Successive halving (6, 18 and 54 steps)
-ranks them by their own losses, by those of cooldowns, or by those of means. All configurations trained to the end and
+ranks them by their own losses, by losses of cooldowns, or by losses of means. All configurations trained to the end and
 cooled give the best possible choice.
 """
 

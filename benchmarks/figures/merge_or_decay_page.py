@@ -71,7 +71,7 @@ its standard error. The decay of the same share is subtracted from each.
 
 May trials be ranked by means? {tasks} tasks have {configurations} configurations each, drawn over a factor of 60 in
 the rate, with weight decay and batch size. Successive halving compares them after 6, 18 and 54 steps: by their own
-losses, by those of a cooldown of a fifth, or by those of the mean of three states over a fifth, with the weights of
+losses, by those of a cooldown of a fifth, or by losses of the mean of three states over a fifth, with the weights of
 that decay. To know what each choice is worth, all configurations are trained to step 54 and cooled. The regret is the
 distance of the chosen one from the best one, in loss; ± is the standard error over tasks.
 

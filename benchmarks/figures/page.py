@@ -18,7 +18,7 @@ TEXT = """# The papers' figures
 Each figure of the papers that can be made without their clusters is one command here, on virtual slots: the scheduler,
 the tuners and the search plan are the product's own, and only the steps are not trained. Learning curves are drawn so
 that they branch where trials do; a stage takes up to a tenth more or less than its steps; loading, evaluating and
-saving take their time. What is compared is the same product with and without sharing (`merge: false`), which the papers
+saving take their time. Compared is the same product with and without sharing (`merge: false`), which the papers
 call Hippo-Trial and found as fast as Ray Tune. Blue is here, grey is the paper. `make figures` makes this page.
 
 ## One study: Hippo Figure 12, TreeML Figure 6.1
@@ -46,7 +46,8 @@ which leaves 94 s a step at most.
 
 The papers report at most {much[0]} times less slot time and {much[1]} times less time to the end for the set that
 shares much, and {little[0]} and {little[1]} times for the other. They do not list their spaces: these are drawn for
-merge rates near theirs. Each study stops early by SHA, and what is left is shared more than the merge rate says.
+merge rates near theirs. Each study stops early by SHA, and its remaining steps are shared more than the merge rate
+says.
 
 ## Orders of work: TreeML Figure 6.4
 

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help="separated by commas")
     parser.add_argument("--programs", default=",".join(PROGRAMS), help="separated by commas")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to keep them; the page is of the default")
-    parser.add_argument("--more", action="store_true", help="add rounds to those that are kept")
+    parser.add_argument("--more", action="store_true", help="add rounds to the kept ones")
     arguments = parser.parse_args()
     tasks, programs = arguments.tasks.split(","), arguments.programs.split(",")
     pythons = {program: python_of(program) for program in programs}

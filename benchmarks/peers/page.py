@@ -16,13 +16,13 @@ NAMES = {OURS: "stagetree", STOPPING: "stagetree, stopping", **PEERS}
 TEXT = """# Beside other tools
 
 The same three searches with stagetree, Optuna, Ray Tune, Syne Tune and NePS, on two slots of one machine. Each tool
-has a program as somebody who knows it would write it, and an environment of its own. All train the same network in
+has a program as an experienced user would write it, and an environment of its own. All train the same network in
 the same module, `benchmarks/peers/model.py`, so that equal steps give equal bits, and evaluate as often.
 `python -m benchmarks.peers` makes the environments, runs the programs in turn, and writes this page.
 
 This run was of {date}, on {cores} cores ({cpu}), Python {python}, torch {torch}, without a GPU. {load}
 
-Rounds: {rounds}. A figure is the middle of a tool's rounds, and "times" the middle of what it was beside
+Rounds: {rounds}. A figure is the middle of a tool's rounds, and "times" the middle of its ratios to
 stagetree in each: where two were run in other rounds, only "times" compares them.
 
 | column | meaning |
@@ -62,7 +62,7 @@ configurations in the same order.
 {asha}
 
 stagetree and NePS promote: a trial waits at its rung, and is resumed when it is among the best third: of all that came
-there, or with NePS of those that were not promoted before, so that few are left behind in the end. Optuna, Ray
+there, or with NePS of trials that were not promoted before, so that few are left behind in the end. Optuna, Ray
 Tune and Syne Tune stop: it is decided once, when a trial comes to its rung, and the first ones there continue in any
 case. stagetree has that rule, too, as `type: stopping`. Which configuration comes to the target first is also a matter
 of luck, for which these rounds are few.
@@ -75,7 +75,7 @@ and schedules are written as functions of a step; stagetree's are fields of its 
 
 {lines}
 
-## What is not compared
+## Not compared
 
 - **ifBO**, the method with which NePS freezes and thaws trials, takes the weights of its surrogate from a site that
   could not be reached when this was run. NePS is shown with ASHA.
@@ -92,7 +92,7 @@ Versions: {versions}. The programs are in `benchmarks/peers/programs`, the figur
 """
 
 WHY = {
-    "wall": "where trials share nothing, stagetree only has its costs: what it starts, and what it stores",
+    "wall": "where trials share nothing, stagetree only has its costs: its processes, and its storage",
     "to_target": "which tool meets a good configuration early is a matter of luck, for which these rounds are few",
     "slot_seconds": "with fewer steps to the target, fewer seconds",
     "first_step": "stagetree starts Redis, an API, a scheduler and slots, and checks the trainer, before it trains",
@@ -242,7 +242,7 @@ def wins(runs: list[Json]) -> str:
     fewer = [f"{PEERS[name]} {lines_of(name)}" for name in PEERS if lines_of(name) < lines_of(OURS)]
     if fewer:
         lines.append(f"- **Lines to write**: {', '.join(fewer)}, against {lines_of(OURS)}: a study file for each task.")
-    return "\n".join(lines) or "In this run, in none of what was measured."
+    return "\n".join(lines) or "In this run, in no measurement."
 
 
 def shown(value: float | None) -> str:

@@ -28,7 +28,7 @@ class CharLM(TorchTrainer):
     `text` is `alice`, or `python3.12.3`: the library of that Python, which must be the one that runs. Another version
     has another text, so it is an argument, by which trials share.
 
-    With `streams`, the text is divided into windows in which somebody speaks and others, and `data` mixes the two.
+    With `streams`, the text is divided into windows with speech and windows without, and `data` mixes the two.
 
     Shapes in the comments: B windows in a batch, T characters in a window, C features, H heads, V letters.
     """

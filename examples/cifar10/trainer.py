@@ -54,7 +54,7 @@ class Cifar10(TorchTrainer):
         if name == "cutout":
             self.cutout = value
         elif name == "momentum" and self.hp.get("optimizer") == "sgd":
-            pass  # plain SGD has none, whatever the study says
+            pass  # plain SGD has none
         else:
             super().apply(name, value)
 

@@ -4,7 +4,7 @@
     stagetree run examples/hf/study.yaml --trainers examples/hf/train.py
 
 Lines that end in `# stagetree` are all that the study needs. Model and data are made here, so that nothing is
-downloaded: put your `from_pretrained` and `load_dataset` in their place.
+downloaded: replace them by your `from_pretrained` and `load_dataset`.
 """
 
 import torch

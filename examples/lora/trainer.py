@@ -1,7 +1,7 @@
 """Adapters of low rank on a model of Transformers, whose own weights are random here: nothing is downloaded.
 
-With `LlamaForCausalLM.from_pretrained(folder)` in place of the configuration, it is what one does for work. A
-checkpoint holds the adapters alone.
+For real work, use `LlamaForCausalLM.from_pretrained(folder)` instead of the configuration. A checkpoint holds only the
+adapters.
 """
 
 from __future__ import annotations

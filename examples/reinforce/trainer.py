@@ -52,7 +52,7 @@ class Reinforce(Trainer):
         self._learn(torch.stack(logs), torch.stack(curious), np.stack(alive))
 
     def _learn(self, logs: Tensor, curious: Tensor, alive: Array) -> None:
-        """One step up the gradient of the returns, which are compared with those of the other episodes."""
+        """One step up the gradient of the returns, each relative to the returns of the other episodes."""
         returns = np.zeros(alive.shape)
         for step in reversed(range(len(alive))):
             after = returns[step + 1] if step + 1 < len(alive) else 0.0

@@ -30,7 +30,7 @@ DRAWN = Path("~/.cache/stagetree/shapes")
 class Shapes(TorchTrainer):
     """Hyper-parameters: `lr`, `momentum`, `weight_decay`, `bs`. A step is a quarter of an epoch.
 
-    What is evaluated, and exported, is the moving average of the weights.
+    The moving average of the weights is evaluated and exported.
     """
 
     name = "shapes"
@@ -90,7 +90,7 @@ def as_numbers() -> list[v2.Transform]:
 
 
 def drawn(folder: Path, train: int = 80, valid: int = 20) -> Path:
-    """The folder, with so many pictures of each class in it if it was not there: whole, whoever else draws as well."""
+    """The folder with pictures of each class, drawn if it is missing. It appears whole if several processes draw it."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         mine = Path(tempfile.mkdtemp(dir=folder.parent))
@@ -102,7 +102,7 @@ def drawn(folder: Path, train: int = 80, valid: int = 20) -> Path:
                     draw(shape, chance).save(mine / part / shape / f"{number:03}.jpg", quality=90)
         try:
             mine.rename(folder)
-        except OSError:  # somebody else was quicker
+        except OSError:  # another process was faster
             shutil.rmtree(mine)
     return folder
 

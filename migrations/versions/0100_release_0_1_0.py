@@ -1,6 +1,6 @@
 """The schema of release 0.1.0: the log, what guards it, and the rows beside it.
 
-Numbers below 0100 were those of unreleased versions, whose databases are refused.
+Numbers below 0100 belong to unreleased versions, whose databases are refused.
 """
 
 from uuid import uuid4

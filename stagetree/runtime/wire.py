@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stagetree.system.files import anonymous_file as anonymous_file  # what is passed beside a message
+from stagetree.system.files import anonymous_file as anonymous_file  # passed beside a message
 
 Message = dict[str, Any]
 

@@ -41,9 +41,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     for name in [*NEEDED.split(), *(f"_pytest.{name}" for name in default_plugins)]:
         importlib.import_module(name)
-    assert not [name for name in sys.modules if name.startswith(CHANGED)], (
-        "what is changed must be imported by each run"
-    )
+    assert not [name for name in sys.modules if name.startswith(CHANGED)], "each run must import the changed file"
     gc.freeze()  # no run scans the objects of earlier ones
     for line in sys.stdin:
         wanted = json.loads(line)
