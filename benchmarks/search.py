@@ -1,4 +1,4 @@
-"""Which sampler finds the better trial? Ours, as studies that a user submits, and Optuna by itself.
+"""Which sampler finds the better trial? Ours, as studies that a user submits, and Optuna, Syne Tune and NePS.
 
     python benchmarks/search.py [--data FOLDER] [--tuner asha|whole] [--slots 1] [--noise 0.0] [--budget 20]
         [--seeds 24] [--first 0] [--jobs 2] [--only NAME,...] [--arms "NAME;..."] [--keep]
@@ -25,7 +25,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: one process a run, and the arrays are small
 
 import argparse
-import heapq
 import json
 import subprocess
 import sys
@@ -39,6 +38,9 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
+from peers.environments import python_of
+from search_peers import ARMS as PEERS
+from search_peers import FULL_LENGTH_ONLY, Values, peer, spend
 from search_tasks import DATA, ENDS_ONLY, MADE, Hp, Task, recorded_tasks, regret
 
 from app.domain import events as e
@@ -62,7 +64,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "random, stopping": {"sampler": "random", "type": "stopping"},
     "tpe, stopping": {"sampler": "tpe", "type": "stopping"},
 }
-"""Fields of the tuner; other arms are Optuna's samplers with its pruner."""
+"""Fields of the tuner. The other arms are Optuna's samplers with its pruner, and the searches of `search_peers`."""
 OPTUNAS = ("optuna random", "optuna tpe", "optuna gp")
 
 
@@ -82,7 +84,7 @@ class Run:
     def result(self) -> float:
         """Its regret."""
         task = task_of(self.task, self.seed, self.data)
-        search = with_optuna if self.arm in OPTUNAS else with_study
+        search = with_optuna if self.arm in OPTUNAS else with_peer if self.arm in PEERS else with_study
         return regret(task, search(self, task, Results(task, self)))
 
 
@@ -136,7 +138,7 @@ def with_study(run: Run, task: Task, results: Results) -> float:
 
 
 def with_optuna(run: Run, task: Task, results: Results) -> float:
-    """Its samplers as they are, with its successive halving; each slot has a trial, and a step takes a second."""
+    """Its samplers as they are, with its successive halving."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -145,25 +147,40 @@ def with_optuna(run: Run, task: Task, results: Results) -> float:
         "optuna tpe": optuna.samplers.TPESampler,
         "optuna gp": optuna.samplers.GPSampler,
     }
-    least = max(1, task.steps // ETA ** (RUNGS - 1)) if run.tuner == "asha" else task.steps
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=ETA)
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=rungs_of(run, task)[0], reduction_factor=ETA)
     study = optuna.create_study(sampler=samplers[run.arm](seed=run.seed), pruner=pruner)
-    left, asked = run.budget, iter(range(10**9))
-    waiting = [(0, next(asked), training(task, study.ask(), least, results)) for _ in range(run.slots)]
-    while waiting and left > 0:
-        now, _, steps = heapq.heappop(waiting)
-        taken = next(steps, None)
-        if taken is None:
-            steps = training(task, study.ask(), least, results)
-            taken = next(steps)
-        left -= taken
-        heapq.heappush(waiting, (now + taken, next(asked), steps))
+    spend(lambda: training(task, study.ask(), rungs_of(run, task), results), run.slots, run.budget)
     return results.picked()
 
 
-def training(task: Task, trial: Any, least: int, results: Results) -> Iterator[int]:
+def rungs_of(run: Run, task: Task) -> list[int]:
+    """The steps at which a trial may be stopped, and its length."""
+    least = max(1, task.steps // ETA ** (RUNGS - 1)) if run.tuner == "asha" else task.steps
+    return [*[least * ETA**rung for rung in range(RUNGS) if least * ETA**rung < task.steps], task.steps]
+
+
+def with_peer(run: Run, task: Task, results: Results) -> float:
+    """As `with_optuna`: by the tool's own samplers and its own successive halving."""
+    space = Space(task.space, steps=task.steps)
+
+    def measure(values: Values, step: int) -> float:
+        return results.measure({name: each.to_json() for name, each in space.build(values).items()}, step)
+
+    parameters = {place: parameter_fields(free) for place, free in space.parameters().items()}
+    fields = {"arm": run.arm, "seed": run.seed, "space": parameters, "rungs": rungs_of(run, task)}
+    tool = PEERS[run.arm].tool
+    peer(python_of(tool), tool).search({**fields, "slots": run.slots, "budget": run.budget}, measure)
+    return results.picked()
+
+
+def parameter_fields(free: Any) -> dict[str, Any]:
+    if isinstance(free, Choice):
+        return {"options": len(free.options)}
+    return {"low": free.low, "high": free.high, "log": free.is_log, "whole": free.is_whole}
+
+
+def training(task: Task, trial: Any, rungs: list[int], results: Results) -> Iterator[int]:
     """The steps to each rung, until the pruner stops the trial or it is at its end."""
-    rungs = [*[least * ETA**rung for rung in range(RUNGS) if least * ETA**rung < task.steps], task.steps]
     configuration = Space(task.space, steps=task.steps).compose(lambda place, free: suggested(trial, place, free))
     hp, before, study = {name: each.to_json() for name, each in configuration.items()}, 0, trial.study
     for rung in rungs:
@@ -229,11 +246,14 @@ def main() -> None:
     if arguments.record:
         record_schedules()
         return
-    if arguments.keep and "random" not in arguments.arms.split(";"):
+    arms = arguments.arms.split(";")
+    if arguments.tuner != "whole" and FULL_LENGTH_ONLY & set(arms):
+        parser.error(f"{' and '.join(sorted(FULL_LENGTH_ONLY & set(arms)))}: must be with --tuner whole")
+    if arguments.keep and "random" not in arms:
         parser.error("--keep: must come with the arm random, which the others are compared with")
     asked = arguments.only.split(",") if arguments.only else makers(arguments.data)
     tasks = [name for name in asked if arguments.tuner == "whole" or name != ENDS_ONLY]
-    arms, found = arguments.arms.split(";"), dict[tuple[str, str], list[float]]()
+    found = dict[tuple[str, str], list[float]]()
     print(f"{'task':<28}" + "".join(f"{arm:>22}" for arm in arms))
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for name in tasks:
@@ -301,6 +321,8 @@ def setting_text(tuner: str, slots: int, noise: float, budget: int) -> str:
 
 
 def arm_text(arm: str) -> str:
+    if arm in PEERS:
+        return PEERS[arm].title
     return f"Optuna's {arm.removeprefix('optuna ').upper()}" if arm in OPTUNAS else f"`{arm}`"
 
 
