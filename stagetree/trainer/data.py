@@ -68,7 +68,11 @@ class DataTrainer(MeasuringTrainer):
         if source := source_of(train_data, seed):
             self._stream = StreamBatches(source, seed, device, change, own, batching, loading)
         elif is_named(train_data):
-            self._mixed = self._mixed_order(train_data)
+            if not self._batching.per_step:
+                raise ValueError("train_data is several streams, of which no epoch is made: say batches_per_step")
+            if not self._inherits("order"):
+                raise ValueError("`order` would not be called: the hyper-parameter data decides how streams are mixed")
+            self._mixed = MixedOrder(train_data, self.seed)
         indexed = cast(TensorDataset | Samples, () if source else self._mixed.data if self._mixed else train_data)
         self._train_data, self._valid_data = indexed, valid_data
         self._train_samples = SampleReader(indexed, seed, "sample", change)
@@ -78,13 +82,6 @@ class DataTrainer(MeasuringTrainer):
         for name, data in (("train_data", indexed), ("valid_data", valid_data)):
             if not (data is indexed and source) and not len(data):
                 raise ValueError(f"{name} holds no samples")
-
-    def _mixed_order(self, streams: Mapping[str, Any]) -> MixedOrder:
-        if not self._batching.per_step:
-            raise ValueError("train_data is several streams, of which no epoch is made: say batches_per_step")
-        if not self._inherits("order"):
-            raise ValueError("`order` would not be called: the hyper-parameter data decides how streams are mixed")
-        return MixedOrder(streams, self.seed)
 
     def close(self) -> None:
         """End the worker processes."""

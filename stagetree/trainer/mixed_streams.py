@@ -109,7 +109,13 @@ class MixedOrder:
         self.mixture, self._seed = Mixture(streams, seed), seed
         parts = [streams[name] for name in self.mixture.names]
         for name, each in zip(self.mixture.names, parts, strict=True):
-            _check(name, each)
+            if not (hasattr(each, "__len__") and hasattr(each, "__getitem__")):
+                raise TypeError(
+                    f"the stream {name} of train_data, of kind {type(each).__name__}, has no index, and others have: "
+                    "let all be map-style data sets, or all iterables with state_dict and load_state_dict"
+                )
+            if not len(each):
+                raise ValueError(f"the stream {name} of train_data holds no samples")
         self._lengths = [len(each) for each in parts]
         self._starts = [0, *accumulate(self._lengths)]
         is_tensors = all(isinstance(each, TensorDataset) for each in parts)
@@ -269,16 +275,6 @@ class Joined(Dataset[Any]):
         row = index % self._ends[-1]
         part = int(np.searchsorted(self._ends, row, side="right"))
         return part, row - (self._ends[part - 1] if part else 0)
-
-
-def _check(name: str, data: Any) -> None:
-    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise TypeError(
-            f"the stream {name} of train_data, of kind {type(data).__name__}, has no index, and others have: let all "
-            "be map-style data sets, or all iterables with state_dict and load_state_dict"
-        )
-    if not len(data):
-        raise ValueError(f"the stream {name} of train_data holds no samples")
 
 
 def _concatenate(streams: Mapping[str, TensorDataset], names: Sequence[str]) -> TensorDataset:

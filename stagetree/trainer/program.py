@@ -243,16 +243,12 @@ def end_with_us() -> None:
 
 def folder_for_programs() -> Path:
     """A new temporary folder of this process. Raises OSError if there is no room."""
-    _remove_those_of_the_dead()
-    return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
-
-
-def _remove_those_of_the_dead() -> None:
-    """Remove the folders of processes that were killed."""
+    # Remove the folders of processes that were killed.
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
         pid = folder.name.removeprefix(FOLDERS).partition("-")[0]
         if pid.isdigit() and not _is_alive(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
 
 
 def _is_alive(pid: int) -> bool:

@@ -190,7 +190,11 @@ class PrefetchReader:
     def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         there, batch = (None, None) if self._batches is None else next(self._batches, (None, None))
         if there != span:  # the first batch, another batch size, or another position
-            there, batch = next(self._restart_from(following))
+            self._spans.following = following
+            if self._loader is None:  # not by truth value: the loader has no length
+                self._loader = self._start_loader()
+            self._batches = iter(self._loader)
+            there, batch = next(self._batches)
         if there != span:
             raise RuntimeError(f"the workers read {there} instead of {span}")
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
@@ -201,13 +205,6 @@ class PrefetchReader:
         iterator: Any = None if loader is None else loader._iterator
         if iterator is not None:  # otherwise garbage collection would join the workers, perhaps during a fork
             iterator._shutdown_workers()
-
-    def _restart_from(self, following: Callable[[], Iterator[BatchSpan]]) -> Iterator[tuple[BatchSpan, Any]]:
-        self._spans.following = following
-        if self._loader is None:  # not by truth value: the loader has no length
-            self._loader = self._start_loader()
-        self._batches = iter(self._loader)
-        return self._batches
 
     def _start_loader(self) -> DataLoader[Any]:
         context = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
