@@ -107,7 +107,9 @@ class Pack:
             failures |= self._backward(bucket)
             bucket = [lane for lane in bucket if lane not in failures]
             if not left:
-                _stand_at(generators.state(device), bucket)
+                at = generators.state(device)
+                for lane in bucket:
+                    lane.generators = at
             failures |= self._step.update(bucket)
             bucket = [lane for lane in bucket if lane not in failures]
             if not bucket:
@@ -127,11 +129,6 @@ def _make_step(lane: Lane, width: int) -> PackedStep:
         return PackedStep(lane, width)
     except Exception as error:
         raise explain_error(error) from error
-
-
-def _stand_at(at: GeneratorStates, lanes: Iterable[Lane]) -> None:
-    for lane in lanes:
-        lane.generators = at
 
 
 def group_by_batch_key(lanes: Iterable[Lane]) -> list[list[Lane]]:

@@ -7,7 +7,7 @@ rows after the rows of the lanes. Their number is searched with equal weights in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,15 +109,11 @@ def _count_agreeing(stack: Stack, lane: Lane, batch: Any, rows: int) -> tuple[in
             packed = loss.run_packed(stack.rows([lane.number] * rows), batch)
             generators.restore(at, lane.device)
             alone = loss.run_alone(lane_batch(batch, lane.number))
-        for each in _results(packed):
+        for each in (*packed.gradients.values(), *packed.buffers.values(), *packed.sums.values()):
             bits = _bits(each)
             agree &= (bits == bits[:1]).all(dim=1)
         exact &= _is_same(packed, alone)
     return int(agree.cumprod(dim=0).sum()), exact
-
-
-def _results(packed: BackwardResult) -> Iterable[Tensor]:
-    return (*packed.gradients.values(), *packed.buffers.values(), *packed.sums.values())
 
 
 def _is_same(packed: BackwardResult, alone: BackwardResult) -> bool:

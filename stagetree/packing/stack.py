@@ -155,7 +155,8 @@ class Stack:
         before_all = [each.clone() for each in (*weights, *buffers)]
         try:
             for each in (*weights, *buffers):
-                each.copy_(_random_tensor(each.shape, chance))
+                scale = sqrt(prod(each.shape[1:]))  # keeps the scale of activations
+                each.copy_(torch.randn(each.shape, generator=chance) / scale)
             for each in buffers:
                 each.abs_()  # it may be a variance
             yield
@@ -204,9 +205,8 @@ class Stack:
         if flat and self._taken <= {*lanes}:
             for stored, after in zip(self._buffers, flat, strict=True):
                 stored.flat.copy_(after)
-            at_once = frozenset(
-                name for name, each in _parts(self._buffers, flat).items() if _is_in(each, buffers[name])
-            )
+            parts = _parts(self._buffers, flat)
+            at_once = frozenset(name for name, each in parts.items() if each.data_ptr() == buffers[name].data_ptr())
         for name, each in self.buffers.items():
             if name in buffers and name not in at_once:
                 self.selection(lanes).write(each, self.selection(rows).select(buffers[name]))
@@ -237,10 +237,6 @@ class Stack:
 
 def _parts(segments: Sequence[StackSegment | StackBuffers], rows: Sequence[Tensor]) -> dict[str, Tensor]:
     return {name: part for segment, each in zip(segments, rows, strict=True) for name, part in segment.parts(each)}
-
-
-def _is_in(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.data_ptr() == other.data_ptr()
 
 
 def _group_by_optimizer(tensors: Mapping[str, Tensor], groups: Sequence[Sequence[Tensor]]) -> list[dict[str, Tensor]]:
@@ -280,15 +276,6 @@ def _rows_of(stacked: Mapping[str, Tensor], lane: int) -> list[Tensor]:
     return _floating(each[lane] for each in stacked.values())
 
 
-def _random_tensor(shape: torch.Size, chance: torch.Generator) -> Tensor:
-    """Random weights that keep the scale of activations."""
-    return torch.randn(shape, generator=chance) / sqrt(prod(shape[1:]))
-
-
-def _shape(model: nn.Module) -> tuple[tuple[str, object], ...]:
+def _shape(model: nn.Module) -> tuple[tuple[object, ...], ...]:
     named = (*model.named_parameters(), *model.named_buffers(), *find_constants(model).items())
-    return tuple((name, _kind(each)) for name, each in named)
-
-
-def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, bool]:
-    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
+    return tuple((name, each.shape, each.dtype, each.device, each.requires_grad) for name, each in named)

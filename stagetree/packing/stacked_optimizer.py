@@ -54,7 +54,8 @@ class LaneState(RowGroup):
 
     def is_ready(self) -> bool:
         """Whether the coming step can be made here. Sets its coefficients and its kind."""
-        group, before, is_new = self.group, self.coefficients, not self._is_group_unchanged()
+        group, before = self.group, self.coefficients
+        is_new = len(group) != len(self._seen) or not all(map(is_, group.values(), self._seen))
         if is_new and (group.get("capturable") or group.get("differentiable")):
             return False
         try:
@@ -67,10 +68,6 @@ class LaneState(RowGroup):
             self.kind, self._names = (self.rule, self.rule.terms(group), self.place), self.rule.moments(group)
             self._seen = [*group.values()]
         return self.coefficients == before or all(map(self._memory.can_hold, self.coefficients))
-
-    def _is_group_unchanged(self) -> bool:
-        """Whether the values of the group are unchanged."""
-        return len(self.group) == len(self._seen) and all(map(is_, self.group.values(), self._seen))
 
     def advance(self) -> None:
         """Update the counts after a step."""
@@ -146,7 +143,10 @@ class StackedOptimizer:
             self.leave(lane)
             self._optimizers[lane] = optimizer
             try:
-                self._lanes[lane] = self._make_lane_states(lane, model, optimizer)
+                rule = self._rule_of(optimizer)
+                if rule is None:
+                    raise NotStackable
+                self._lanes[lane] = [LaneState(memory, lane, model, optimizer, rule) for memory in self._memory]
             except NotStackable:
                 return False
         if lane in self._lanes and not all(part.is_ready() for part in self._lanes[lane]):
@@ -238,12 +238,6 @@ class StackedOptimizer:
         dtypes = {each.values.dtype for each in self._stack.segments}
         is_left = has_hooks(optimizer) or not dtypes <= DTYPES
         return None if is_left else rule_of(optimizer, self._stack.segments[0].values)
-
-    def _make_lane_states(self, lane: int, model: nn.Module, optimizer: Optimizer) -> list[LaneState]:
-        rule = self._rule_of(optimizer)
-        if rule is None:
-            raise NotStackable
-        return [LaneState(memory, lane, model, optimizer, rule) for memory in self._memory]
 
 
 def joins(optimizer: StackedOptimizer, lane: Lane) -> bool:
