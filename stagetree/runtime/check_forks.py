@@ -108,7 +108,7 @@ def _run_all(ways: list[Training]) -> dict[int, tuple[int, bytes]]:
             os.close(pipe)
             status = os.waitstatus_to_exitcode(os.waitpid(pids[number], 0)[1])
             answers[number] = (status, parts[number])
-            if not _is_success(parts[number]):
+            if not parts[number] or "error" in json.loads(parts[number]):
                 _kill(pid for other, pid in enumerate(pids) if other not in answers)
                 for other in range(len(ways)):
                     if other not in answers:
@@ -123,10 +123,6 @@ def _kill(pids: Any) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _is_success(answer: bytes) -> bool:
-    return bool(answer) and "error" not in json.loads(answer)
 
 
 def _parse_answer(status: int, answer: bytes) -> dict[str, Any]:

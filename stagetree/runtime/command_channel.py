@@ -61,7 +61,10 @@ class Conversation:
             ):  # else of a training that has ended
                 self._answer(message, fds)
             if self._template.is_asked_for:
-                self._serve_forks()
+                self._journal.write_to(-1)
+                self._wire = self._template.serve(self._wire)  # returns only in a fork, with its own connection
+                if self._model is not None:
+                    self._model.touch()
 
     def _answer(self, message: Message, fds: list[int]) -> None:
         do, self._number = message["do"], message["number"]
@@ -96,13 +99,6 @@ class Conversation:
             self._wire.send(answer, *passed)
         for fd in passed:
             os.close(fd)
-
-    def _serve_forks(self) -> None:
-        """Serve forks. Returns only in a fork, with its own connection."""
-        self._journal.write_to(-1)
-        self._wire = self._template.serve(self._wire)
-        if self._model is not None:
-            self._model.touch()
 
     def _read_new_end(self, until: int) -> int:
         """The step at which the training must end now."""

@@ -150,10 +150,6 @@ class ForkServer:
     def _watch(self, source: socket.socket | Wire, when_readable: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, when_readable)
 
-    def _forget(self, source: socket.socket | Wire) -> None:
-        self._selector.unregister(source)
-        source.close()
-
     def _listen_to(self, wire: Wire, *, is_owner: bool = False) -> None:
         def read() -> None:
             try:
@@ -163,7 +159,8 @@ class ForkServer:
                     else:  # a template gets `exit` like any trainer process
                         self._is_over = self._is_over or is_owner
             except EOFError:
-                self._forget(wire)
+                self._selector.unregister(wire)
+                wire.close()
                 self._is_over = self._is_over or is_owner
 
         self._watch(wire, read)
@@ -181,14 +178,11 @@ class ForkServer:
         if pid == 0:
             self._start_child(connection, lifeline)
         else:
-            self._track(pid, connection, lifeline)
+            connection.close()
+            self._lifelines[pid] = lifeline
+            self._watch(lifeline, lambda: self._kill(pid))  # readable means closed: nothing is ever sent on it
+            _send(lifeline, {"pid": pid})
             self._on_fork()
-
-    def _track(self, pid: int, connection: Wire, lifeline: Wire) -> None:
-        connection.close()
-        self._lifelines[pid] = lifeline
-        self._watch(lifeline, lambda: self._kill(pid))  # readable means closed: nothing is ever sent on it
-        _send(lifeline, {"pid": pid})
 
     def _start_child(self, connection: Wire, lifeline: Wire) -> None:
         """In a fork: die with the parent, and close everything inherited."""
@@ -216,14 +210,11 @@ class ForkServer:
             self._signals.recv(4096)
         for pid in list(self._lifelines):
             if (status := reap(pid)) is not None:
-                self._release(pid, status)
-
-    def _release(self, pid: int, status: int) -> None:
-        lifeline = self._lifelines.pop(pid)
-        _send(lifeline, {"ended": status})
-        with contextlib.suppress(KeyError):  # `_kill` has unregistered it
-            self._selector.unregister(lifeline)
-        lifeline.close()
+                lifeline = self._lifelines.pop(pid)
+                _send(lifeline, {"ended": status})
+                with contextlib.suppress(KeyError):  # `_kill` has unregistered it
+                    self._selector.unregister(lifeline)
+                lifeline.close()
 
 
 def _refuse(reason: str, connection: Wire, lifeline: Wire) -> None:

@@ -44,8 +44,17 @@ class Machine:
 
     def prepare(self) -> dict[str, Any]:
         """Apply the settings to this process and its children. Returns a description. RuntimeError: no such device."""
-        self._set_environment()
-        self._set_threads()
+        if self.visible_devices is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_devices
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(self.threads)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # only read when CUDA starts
+        torch.set_num_threads(self.threads)
+        for path in loaded_libraries("openblas"):
+            library = ctypes.CDLL(path)
+            for name in BLAS:
+                if hasattr(library, name):
+                    getattr(library, name)(self.threads)
         set_determinism(self.determinism)
         enable_recording(self.cuda_graphs)
         software = {"python": "{}.{}".format(*sys.version_info), "torch": torch.__version__}
@@ -53,21 +62,6 @@ class Machine:
             keep_freed_memory()
             return software | {"device_name": "cpu", "processor": processor()}
         return software | {"cuda": torch.version.cuda, "device_name": self._start_device()}
-
-    def _set_environment(self) -> None:
-        if self.visible_devices is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_devices
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ[name] = str(self.threads)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # only read when CUDA starts
-
-    def _set_threads(self) -> None:
-        torch.set_num_threads(self.threads)
-        for path in loaded_libraries("openblas"):
-            library = ctypes.CDLL(path)
-            for name in BLAS:
-                if hasattr(library, name):
-                    getattr(library, name)(self.threads)
 
     def _start_device(self) -> str:
         """Start CUDA and run a small computation, so that a broken device gets no work."""

@@ -120,17 +120,14 @@ class PackedModels:
             model.set_up(changes)  # creates the optimizer
             changes = {}
         if number not in self._lanes:
-            self._join(number, model)
+            for pack in (*dict.fromkeys(self._packs.values()), Pack(self.width)):
+                lane = pack.join(model.trainer, model.device, model.generators)
+                if lane is not None:
+                    self._lanes[number], self._packs[lane] = lane, pack
+                    break
         if changes:
             with user_code():
                 self._lanes[number].setup(changes)
-
-    def _join(self, number: int, model: Model) -> None:
-        for pack in (*dict.fromkeys(self._packs.values()), Pack(self.width)):
-            lane = pack.join(model.trainer, model.device, model.generators)
-            if lane is not None:
-                self._lanes[number], self._packs[lane] = lane, pack
-                break
 
     def _refuse(self, number: int, reason: NotPackable) -> None:
         self._part(number)
@@ -208,7 +205,11 @@ class Lanes:
             own_constants(model.trainer)
             return model
         if self._idle:
-            _close(self._idle)
+            for model in self._idle:
+                try:
+                    model.trainer.close()
+                except Exception:  # the next model may be another trial's, which this error does not concern
+                    traceback.print_exc()
             self._idle.clear()
             gc.collect()  # free the idle models' reference cycles before the next model is built
         self._kind = kind
@@ -262,11 +263,3 @@ def _profile_json(profile: Profile | None) -> dict[str, object]:
         "other_draws": profile.other_draws,
         "batch": dict(profile.batch),
     }
-
-
-def _close(models: Iterable[Model]) -> None:
-    for model in models:
-        try:
-            model.trainer.close()
-        except Exception:  # the next model may be another trial's, which this error does not concern
-            traceback.print_exc()

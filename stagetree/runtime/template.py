@@ -196,11 +196,7 @@ def _is_harmless(number: int, status: os.stat_result) -> bool:
         return target(number) in HARMLESS_DEVICES
     if not stat.S_ISREG(status.st_mode) or not is_read_only(number):
         return False
-    return number not in _python_files() and str(status.st_ino) in _mapped_inodes()
-
-
-def _mapped_inodes() -> Collection[str]:
-    return {line.split(maxsplit=5)[4] for line in mappings()}
+    return number not in _python_files() and str(status.st_ino) in {line.split(maxsplit=5)[4] for line in mappings()}
 
 
 def _python_files() -> set[int]:

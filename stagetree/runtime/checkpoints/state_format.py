@@ -152,7 +152,9 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
         return value
     if isinstance(value, torch.Tensor):
         name = _name(path, tensors)
-        tensors[name] = _savable(value, path)
+        if value.layout != torch.strided or value.dtype not in NAMES:
+            raise Unsavable(f"is a tensor of {value.dtype} and {value.layout}, which cannot be saved", path)
+        tensors[name] = value.detach()
         return {PARTED if is_divided(value) else TENSOR: name}
     if isinstance(value, np.ndarray):
         return {ARRAY: _flatten(_tensor_of(value, path), path, tensors)[TENSOR]}
@@ -168,7 +170,9 @@ def _flatten(value: Any, path: tuple[Any, ...], tensors: dict[str, torch.Tensor]
     if isinstance(value, list | tuple):
         items = [_flatten(item, (*path, number), tensors) for number, item in enumerate(value)]
         return {TUPLE: items} if isinstance(value, tuple) else items
-    return _scalar(value, path)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise Unsavable(f"is a {type_name(value)}; {suggestion(value, path)}", path)
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
@@ -187,18 +191,6 @@ def _tensor_of(array: np.ndarray[Any, Any], path: tuple[Any, ...]) -> torch.Tens
         return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError):
         raise Unsavable(f"is an array of {array.dtype}, which cannot be saved", path) from None
-
-
-def _savable(tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
-    if tensor.layout != torch.strided or tensor.dtype not in NAMES:
-        raise Unsavable(f"is a tensor of {tensor.dtype} and {tensor.layout}, which cannot be saved", path)
-    return tensor.detach()
-
-
-def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise Unsavable(f"is a {type_name(value)}; {suggestion(value, path)}", path)
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> Any:

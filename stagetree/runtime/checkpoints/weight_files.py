@@ -50,7 +50,10 @@ def weight_parts(image: Image, mark: str = "") -> list[memoryview]:
     mark: why the weights may be inexact, for the file's metadata.
     """
     header, begin = header_of(image)
-    names = _names(header)
+    trainer = _trainer(header)
+    parts = _model_parts(trainer)
+    model, average = (dict(_tensors(parts.get(part), ())) for part in ("model", "average"))
+    names = model | {name: average[name] for name in model.keys() & average.keys()} or dict(_tensors(trainer, ()))
     if not names:
         raise ValueError("the checkpoint holds no tensors, only other values")
     return _file_parts({name: header[stored] for name, stored in names.items()}, memoryview(image)[begin:], mark)
@@ -220,14 +223,6 @@ def _state_dict(saved: Any) -> dict[str, Any]:
         if isinstance(state, Mapping) and any(isinstance(each, torch.Tensor) for each in state.values()):
             return dict(state)
     raise ValueError(f"the file of torch.save holds no state dict, neither itself nor as {', '.join(WRAPPED)}")
-
-
-def _names(header: Mapping[str, Any]) -> dict[str, str]:
-    """The stored names of a checkpoint's tensors, by the model's own names."""
-    trainer = _trainer(header)
-    parts = _model_parts(trainer)
-    model, average = (dict(_tensors(parts.get(part), ())) for part in ("model", "average"))
-    return model | {name: average[name] for name in model.keys() & average.keys()} or dict(_tensors(trainer, ()))
 
 
 def _trainer(header: Mapping[str, Any]) -> Any:

@@ -215,32 +215,26 @@ class Digest:
         elif issubclass(kind, np.ndarray):
             self._add_array(value, depth)
         elif issubclass(kind, (set, frozenset)):
-            self._add_set(value, kind, depth)
+            # In an order independent of addresses. Of a huge set only the size counts.
+            base = set if issubclass(kind, set) else frozenset
+            size = base.__len__(value)
+            self._update(str(size))
+            if size <= self._left:
+                self._update(*sorted(self._digest_separately(each, depth) for each in base.__iter__(value)))
         else:
             self._add_all(_parts(value, kind), depth)
         if self._is_wary and is_opaque(value, kind):
             self._update(os.urandom(8))
         if not (is_ours(value) or issubclass(kind, (*METHODS, *BUFFERS, *GENERATORS, PurePath, np.generic))):
-            self._add_attributes(value, depth)
+            for name, inner in attributes(value):
+                self._update(name)
+                self._add(inner, depth)
 
     def _add_all(self, values: Iterable[Any], depth: int) -> None:
         for each in values:
             if self._left < 0:
                 return
             self._add(each, depth)
-
-    def _add_attributes(self, value: Any, depth: int) -> None:
-        for name, inner in attributes(value):
-            self._update(name)
-            self._add(inner, depth)
-
-    def _add_set(self, value: Any, kind: type, depth: int) -> None:
-        """Add a set, in an order independent of addresses. Of a huge set only the size counts."""
-        base = set if issubclass(kind, set) else frozenset
-        size = base.__len__(value)
-        self._update(str(size))
-        if size <= self._left:
-            self._update(*sorted(self._digest_separately(each, depth) for each in base.__iter__(value)))
 
     def _digest_separately(self, value: Any, depth: int) -> str:
         inner = Digest(self._in_state, self._ends, is_wary=self._is_wary)

@@ -146,7 +146,7 @@ class RankProcesses:
             try:
                 wire = Wire(listener.accept()[0])
             except TimeoutError:
-                if self._has_ended():
+                if self._launcher is not None and self._launcher.poll() is not None:
                     raise ProgramFailed(f"{self._name} ended before its ranks began{self._last_words()}") from None
                 continue
             if (hello := wire.receive(END_SECONDS)) is not None:
@@ -161,7 +161,10 @@ class RankProcesses:
         """The answers of all ranks, and the files that came with them. look: called while answers are missing."""
         if not self._wires:
             raise ProgramFailed(f"{self._name} has ended")
-        log = self._new_log()
+        # The output descriptors go along if they have changed since the last command: another trial has another log.
+        before, now = self._log, os.fstat(1)
+        self._log = (now.st_dev, now.st_ino)
+        log = () if self._log == before else (1, 2)
         for rank, wire in enumerate(self._wires):
             try:
                 if log:
@@ -210,15 +213,6 @@ class RankProcesses:
             self._launcher.kill()  # the ranks die with it, even while they wait for this one
         self.end()
         raise TrainerFailed(error["failed"], f"{place}:\n{error['error']}", error.get("taken", 0), signature)
-
-    def _new_log(self) -> tuple[int, ...]:
-        """The output descriptors, if they have changed since the last command: another trial has another log."""
-        before, now = self._log, os.fstat(1)
-        self._log = (now.st_dev, now.st_ino)
-        return () if self._log == before else (1, 2)
-
-    def _has_ended(self) -> bool:
-        return self._launcher is not None and self._launcher.poll() is not None
 
     def _last_words(self) -> str:
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - LAST_WORDS))
