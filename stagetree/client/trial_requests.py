@@ -190,28 +190,20 @@ class Asker:
             for ask in [ask for ask in self._pending if ask.step == data["step"] and data["node"] in ask.nodes]:
                 self._handle_measurement(ask)
         elif event["type"] == "StudyIsolated" and data["study"] == self.known.study["study"]:
-            self._strike()
+            # The server discarded all trials and requests them again under other numbers. Earlier results are void: a
+            # caller that asks again waits for the new ones.
+            self._is_struck = True
+            self.known.take_all([])
+            self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
+            self._schedule_check()
         elif self._is_struck and data.get("reason", {}).get("by") == "user" and "path" in data:
-            self._handle_repeated_request(data)
+            key, nodes = self.known.take_repeated_request(data)
+            for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, data["steps"])]:
+                ask.trial, ask.nodes = data["trial"], nodes
+                self._handle_measurement(ask)
         elif event["type"] in _ENDINGS:
             self.known.endings += 1
             self._schedule_check()
-
-    def _strike(self) -> None:
-        """The server discarded all trials and requests them again under other numbers.
-
-        Earlier results are void: a caller that asks again waits for the new ones.
-        """
-        self._is_struck = True
-        self.known.take_all([])
-        self._wanted = {place: ask for place, ask in self._wanted.items() if not ask.result.done()}
-        self._schedule_check()
-
-    def _handle_repeated_request(self, event: Json) -> None:
-        key, nodes = self.known.take_repeated_request(event)
-        for ask in [ask for ask in self._pending if (ask.key, ask.step) == (key, event["steps"])]:
-            ask.trial, ask.nodes = event["trial"], nodes
-            self._handle_measurement(ask)
 
     def _answer(self, ask: PendingAsk, metrics: Mapping[str, float | None]) -> None:
         value = metrics.get(self.known.study["metric"])

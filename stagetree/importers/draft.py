@@ -135,15 +135,11 @@ def finish(draft: Draft, given: Given, *, needs_trainer: bool = True) -> Importe
     first = {name: draft.fields[name] for name in order if name in draft.fields}
     tuner = {"kind": draft.tuner["kind"], **draft.tuner}
     study = {**first, **draft.fields, "space": draft.space, "tuner": tuner}
-    _check(study)
-    return Imported(study, list(map(str, draft.notes)))
-
-
-def _check(study: Json) -> None:
     try:
         StudySpec.from_dict({"trainer": "unknown", **study})
     except SpecError as error:
         raise NotImported([Problem(each.field, f"of the study {each.problem}") for each in error.problems]) from None
+    return Imported(study, list(map(str, draft.notes)))
 
 
 _MISSING = {

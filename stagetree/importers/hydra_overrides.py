@@ -80,7 +80,12 @@ class _Parser:
     def _element(self) -> Any:
         first = self._peek()
         if first in "'\"":
-            return self._quoted(first)
+            end = self._text.find(first, self._at + 1)
+            if end < 0:
+                raise self._error("has a quote that is not closed")
+            text = self._text[self._at + 1 : end]
+            self._at = end + 1
+            return text
         if first == "[":
             self._at += 1
             return [self._plain(value) for value in self._items("]")]
@@ -91,14 +96,6 @@ class _Parser:
             self._at += 1
             return self._call(word)
         return self._scalar(word)
-
-    def _quoted(self, quote: str) -> str:
-        end = self._text.find(quote, self._at + 1)
-        if end < 0:
-            raise self._error("has a quote that is not closed")
-        text = self._text[self._at + 1 : end]
-        self._at = end + 1
-        return text
 
     def _word(self) -> str:
         """A text without quotes, which ends at a comma or bracket. Backslashes protect these."""

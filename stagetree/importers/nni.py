@@ -85,15 +85,11 @@ def _read_space(space: Json, draft: Draft, before: str, place: str, condition: C
             continue
         here, at = f"{before}{name}", f"{place}{name}"
         draft.add(here, at, lambda parameter=parameter, at=at: _conditional(_entry(parameter, at), condition))  # type: ignore[misc]
-        for number_of, option in enumerate(_options(parameter)):
+        values = parameter.get("_value") if isinstance(parameter, Mapping) else None
+        for number_of, option in enumerate(values if isinstance(values, list) else []):
             if isinstance(option, Mapping) and "_name" in option:
                 label, inside = option["_name"], f"{at}._value[{number_of}]."
                 _read_space(dict(option), draft, f"{here}.{label}.", inside, {here: label})
-
-
-def _options(parameter: Any) -> list[Any]:
-    values = parameter.get("_value") if isinstance(parameter, Mapping) else None
-    return values if isinstance(values, list) else []
 
 
 def _conditional(entry: Any, condition: Condition) -> Any:

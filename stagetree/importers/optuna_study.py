@@ -54,7 +54,9 @@ def load(url: str) -> optuna.Study:
 def read_optuna(study: optuna.Study) -> Draft:
     """The draft of a study from the trials of an Optuna study."""
     draft = Draft(fields={"name": study.study_name})
-    trials = _finished(study)
+    # The trials that have drawn all their parameters: failed ones may have stopped before.
+    complete = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+    trials = complete or list(study.trials)
     if not trials:
         draft.refuse("", "the Optuna study has no trials yet, and so no space")
     seen: dict[str, list[Any]] = {}
@@ -67,12 +69,6 @@ def read_optuna(study: optuna.Study) -> Draft:
     _read_directions(study, draft)
     _read_sampler(study, draft)
     return draft
-
-
-def _finished(study: optuna.Study) -> list[Any]:
-    """The trials that have drawn all their parameters: failed ones may have stopped before."""
-    complete = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
-    return complete or list(study.trials)
 
 
 def _read_directions(study: optuna.Study, draft: Draft) -> None:

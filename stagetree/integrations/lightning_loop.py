@@ -79,13 +79,14 @@ class _Lightning(FrameworkLoop):
     def fit(self, folder: Path, state: Any) -> None:
         path = None
         if state is not None:
+            import lightning
             import torch
 
             path = folder / "resumed.ckpt"
             state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOG_COUNTER] = (
                 state["global_step"] - 1
             )  # Lightning adds one
-            torch.save({**state, "pytorch-lightning_version": _version()}, path)
+            torch.save({**state, "pytorch-lightning_version": str(lightning.__version__)}, path)
         self._trainer.fit(self._model, datamodule=self._data, ckpt_path=path)
 
     def begin_step(self) -> None:
@@ -183,9 +184,3 @@ def _callback(loop: _Lightning) -> Any:
             loop.log_values({name: float(value) for name, value in trainer.callback_metrics.items()})
 
     return Epochs()
-
-
-def _version() -> str:
-    import lightning
-
-    return str(lightning.__version__)

@@ -250,20 +250,16 @@ class Follower:
                 if artifact.key in self._ledger.keys:
                     continue
                 try:
-                    self._make(artifact)
+                    artifact.folder.mkdir()
+                    if artifact.kind == "weights":
+                        self._source.checkpoint(self._study, artifact.folder)
+                    else:
+                        text = self._source.report(self._study, public=True)  # the tracker may be public
+                        Path(artifact.folder, f"{self._study}.html").write_text(text, encoding="utf-8")
                 except NotFound as error:
                     self._say(f"the run of trial {artifact.trial} of {self._study} gets no {kind}: {error}")
                 else:
                     self._ledger.note_at_end(artifact, sink.write_artifact(artifact))
-
-    def _make(self, artifact: Artifact) -> None:
-        """Write the files. Raises `NotFound`."""
-        artifact.folder.mkdir()
-        if artifact.kind == "weights":
-            self._source.checkpoint(self._study, artifact.folder)
-        else:
-            text = self._source.report(self._study, public=True)  # the tracker may be public
-            Path(artifact.folder, f"{self._study}.html").write_text(text, encoding="utf-8")
 
     def _write(self, position: int | None, records: Iterable[Record | StageRun]) -> None:
         """Write the missing records of the event at a position, or of the end of the study."""

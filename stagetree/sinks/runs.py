@@ -76,14 +76,13 @@ class Runs:
         if event["type"] in ("TrialAdded", "TrialExtended") and data["study"] == self._study:
             return self._grow(event)
         if event["type"] == "StudyIsolated" and data["study"] == self._study:
-            return self._strike(data["reason"], event["at"])
+            # From here on, the numbers belong to new trials, which share nothing.
+            struck: list[Record] = [
+                Struck(number, data["reason"], at=event["at"], is_alone=self.is_alone) for number in self._trials
+            ]
+            self._trials, self._passing, self.is_alone = {}, {}, True
+            return struck
         return []
-
-    def _strike(self, reason: str, at: float) -> list[Record]:
-        """From here on, the numbers belong to new trials, which share nothing."""
-        struck: list[Record] = [Struck(number, reason, at=at, is_alone=self.is_alone) for number in self._trials]
-        self._trials, self._passing, self.is_alone = {}, {}, True
-        return struck
 
     def add_measurement(self, node: str, step: int, metrics: Metrics, at: float) -> list[Record]:
         """The records for a measurement."""
@@ -121,7 +120,11 @@ class Runs:
         A trial with repeats gets its point when all of them are measured.
         """
         nodes = {number: self._trials[number].nodes_at(step) for number in self._passing_at(node, step)}
-        alike = {number: tuple(each) for number, each in sorted(nodes.items()) if self._are_measured(each, step)}
+        alike = {
+            number: tuple(each)
+            for number, each in sorted(nodes.items())
+            if all(step in self._measured.get(node, ()) for node in each)
+        }
         new = [n for n in alike if ("point", run_of(n, self.is_alone), step) not in self._written]
         points = list[Record]()
         for number in new:
@@ -129,9 +132,6 @@ class Runs:
             had = next((n for n in same if n not in new), same[0])
             points.append(self._point(number, step, alike[number], None if number == had else had))
         return points
-
-    def _are_measured(self, nodes: Sequence[str], step: int) -> bool:
-        return all(step in self._measured.get(node, ()) for node in nodes)
 
     def _point(self, number: int, step: int, nodes: Sequence[str], shared_with: int | None) -> Point:
         measured = [self._measured[node][step] for node in nodes]
@@ -158,7 +158,11 @@ class Runs:
         for node in (node for path in paths for node in path):
             self._passing.setdefault(node, set()).add(number)
         began: list[Record] = [Began(number, data["hp"], at=at, is_alone=self.is_alone)] if is_new else []
-        return [*began, *self._link(number, trial, at), *self._earlier_measurements(trial)]
+        # Measurements on the path from before the trial used it.
+        nodes = dict.fromkeys(node for way in trial.ways for node in way.starts)
+        places = ((node, step) for node in nodes for step in sorted(self._measured.get(node, ())))
+        earlier = [record for place in places for record in self._points(*place)]
+        return [*began, *self._link(number, trial, at), *earlier]
 
     def _link(self, number: int, trial: _Trial, at: float) -> list[Record]:
         """A link to the earliest trial that shares most steps, if these are more than before."""
@@ -177,12 +181,6 @@ class Runs:
                 shared, other = max(others)
                 return shared, -other
         return 0, 0
-
-    def _earlier_measurements(self, trial: _Trial) -> list[Record]:
-        """Measurements on the path from before the trial used it."""
-        nodes = dict.fromkeys(node for way in trial.ways for node in way.starts)
-        places = ((node, step) for node in nodes for step in sorted(self._measured.get(node, ())))
-        return [record for place in places for record in self._points(*place)]
 
 
 Measured = tuple[float, int, Mapping[str, float | None]]

@@ -107,7 +107,9 @@ class Wandb:
 
     def _run(self, record: RunRecord) -> Any:
         if record.run not in self._runs:
-            self._finish_oldest()
+            # Close the oldest run to make room. It is resumed when needed.
+            while len(self._runs) >= MOST_OPEN:
+                self._runs.pop(next(iter(self._runs))).finish()
             run = self._wandb.init(
                 project=self._project,
                 group=self._study,
@@ -120,11 +122,6 @@ class Wandb:
             run.define_metric("*", step_metric=STEP)
             self._runs[record.run], self._last[record.run] = run, run.summary.get(_LAST)
         return self._runs[record.run]
-
-    def _finish_oldest(self) -> None:
-        """Close the oldest run to make room. It is resumed when needed."""
-        while len(self._runs) >= MOST_OPEN:
-            self._runs.pop(next(iter(self._runs))).finish()
 
     def close(self) -> None:
         """Finish all open runs."""
@@ -203,33 +200,31 @@ class Mlflow:
                 self._client.set_tag(run, "mlflow.note.content", record.sentence)
                 self._client.set_terminated(run, "KILLED", end_time=_milliseconds(record.at))
             case Ended():
-                self._mark(run, record.exactness)
+                if record.exactness:
+                    self._client.set_tag(run, _EXACTNESS, record.exactness)
+                elif _EXACTNESS in self._client.get_run(run).data.tags:
+                    self._client.delete_tag(run, _EXACTNESS)
                 self._client.set_tag(run, "stagetree.state", record.state)
                 if record.value is not None:
                     self._client.set_tag(run, "stagetree.value", repr(record.value))
-                self._client.set_terminated(run, _status(record.state), end_time=_milliseconds(record.at))
-
-    def _mark(self, run: str, exactness: str) -> None:
-        """Set or remove the exactness mark of a trial."""
-        if exactness:
-            self._client.set_tag(run, _EXACTNESS, exactness)
-        elif _EXACTNESS in self._client.get_run(run).data.tags:
-            self._client.delete_tag(run, _EXACTNESS)
+                self._client.set_terminated(
+                    run,
+                    {"failed": "FAILED", "cancelled": "KILLED"}.get(record.state, "FINISHED"),
+                    end_time=_milliseconds(record.at),
+                )
 
     def _log(self, run: str, point: Point) -> None:
         from mlflow.entities import Metric
 
         if point.run not in self._logged:
-            self._logged[point.run] = self._steps(run)
+            names = self._client.get_run(run).data.metrics
+            self._logged[point.run] = {
+                (name, each.step) for name in names for each in self._client.get_metric_history(run, name)
+            }
         at, there = _milliseconds(point.at), self._logged[point.run]
         new = [name for name in point.numbers if (name, point.step) not in there]
         metrics = [Metric(name, point.numbers[name], at, point.step) for name in new]
         self._client.log_batch(run, metrics=metrics)
-
-    def _steps(self, run: str) -> set[tuple[str, int]]:
-        """The (metric, step) pairs that the run already has."""
-        names = self._client.get_run(run).data.metrics
-        return {(name, each.step) for name in names for each in self._client.get_metric_history(run, name)}
 
     def _run(self, record: RunRecord) -> str:
         if record.run not in self._runs:
@@ -244,10 +239,6 @@ class Mlflow:
 
     def close(self) -> None:
         """Nothing stays open."""
-
-
-def _status(state: str) -> str:
-    return {"failed": "FAILED", "cancelled": "KILLED"}.get(state, "FINISHED")
 
 
 def _milliseconds(at: float) -> int:
