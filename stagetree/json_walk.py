@@ -52,19 +52,16 @@ class JsonWalk:
                     stack.pop()
                 continue
             self._names[-1], item = entry
-            yield from self._key()
+            if isinstance(name := self._names[-1], str):
+                self._is_at_key = True
+                yield name
+                self._is_at_key = False
             item = item.to_json() if isinstance(item, Sequence) else item
             yield item
             if type(item) not in PLAIN and isinstance(item, list | tuple | Mapping):
                 ways.append(_entries(item))
                 self._lengths.append(self._lengths[-1] + len(str(self._names[-1] or "")))
                 self._names.append(None)
-
-    def _key(self) -> Iterator[str]:
-        if isinstance(name := self._names[-1], str):
-            self._is_at_key = True
-            yield name
-            self._is_at_key = False
 
 
 def _entries(container: Any) -> Entries:

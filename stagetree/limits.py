@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagetree.json_walk import PLAIN, JsonWalk
-from stagetree.sequences import Piece, Sequence, SequenceError
+from stagetree.sequences import Sequence, SequenceError
 from stagetree.sequences.tape import Tape, tape_of_text
 from stagetree.sequences.text_cache import cached_by_text
 
@@ -179,16 +179,12 @@ def count_changes(tape: Tape, steps: int, most: int) -> int:
     ends = [*(piece.start for piece in pieces[1:]), steps]
     counted = min(len(pieces), most + 1)
     for piece, end in zip(pieces[:counted], ends, strict=False):
-        _check_values(piece, end)
+        # Check the first and last value of a piece. Every form is monotonic, so no value between exceeds them.
+        for step in (piece.start,) if piece.form.is_held else (piece.start, end - 1):
+            value = piece.form.at(step)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise SequenceError("", f"must stay a finite number, and is {value} at step {step}")
     return counted
-
-
-def _check_values(piece: Piece, end: int) -> None:
-    """Check the first and last value of a piece. Every form is monotonic, so no value between exceeds them."""
-    for step in (piece.start,) if piece.form.is_held else (piece.start, end - 1):
-        value = piece.form.at(step)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SequenceError("", f"must stay a finite number, and is {value} at step {step}")
 
 
 def _number(value: int) -> str:

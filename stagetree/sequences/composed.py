@@ -229,20 +229,15 @@ def _part(value: Any, path: str, *, is_last: bool) -> Part:
             raise SequenceError(path, f'must be {{"steps": n, "sequence": s}}, the last without steps, got {value!r}')
         part = Part(parse(value["sequence"], f"{path}.sequence"), value.get("steps"), value.get("skip", 0))
     check_count(f"{path}.skip", part.skip, least=0)
-    _check_skip(part, path)
+    try:
+        next(part.pieces_since(0, 0))
+    except SequenceError as error:
+        raise SequenceError(error.nested_field(path), error.problem) from None
     if is_last and part.steps is not None:
         raise SequenceError(f"{path}.steps", "must be left out of the last part: it lasts for ever")
     if not is_last:
         check_count(f"{path}.steps", part.steps)
     return part
-
-
-def _check_skip(part: Part, path: str) -> None:
-    """Raise `SequenceError` if the first piece of the part cannot be computed in reasonable time."""
-    try:
-        next(part.pieces_since(0, 0))
-    except SequenceError as error:
-        raise SequenceError(error.nested_field(path), error.problem) from None
 
 
 def first_parts(written: Mapping[str, Any], step: int) -> list[dict[str, Any]]:

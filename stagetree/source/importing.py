@@ -45,7 +45,7 @@ class Imports:
     def module(self) -> ModuleType:
         """The trainer's own module. Raises the module's errors."""
         present = sys.modules.get(self.name)
-        if "." not in self.path.stem and (present is None or _is_at(present, self.path)):
+        if "." not in self.path.stem and (present is None or (_file(present) == str(self.path))):
             return importlib.import_module(self.name)
         return self._import_renamed()
 
@@ -144,10 +144,6 @@ def _installed_folders(search_path: tuple[str, ...]) -> tuple[str, ...]:
 def is_installed(file: str, folders: tuple[str, ...]) -> bool:
     """Whether a file is installed. folders: from `installed_folders`."""
     return file.startswith(folders) or not PACKAGES.isdisjoint(file.split("/"))
-
-
-def _is_at(module: ModuleType, path: Path) -> bool:
-    return _file(module) == str(path)
 
 
 def _file(module: ModuleType) -> str | None:

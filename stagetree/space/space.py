@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import Sequence, SequenceError, parse_for_length
-from stagetree.space.conditions import Condition, ListedValues, dependency_order, split
+from stagetree.space.conditions import ListedValues, dependency_order, split
 from stagetree.space.distributions import Choice, Distribution, SpaceError, plain
 from stagetree.space.effort import spend
 from stagetree.space.entries import grid_options, listed_values, read_entry, reader_of
@@ -84,9 +84,16 @@ class Space:
             for name in dependency_order(self._conditions)
         }
         self._readers = {name: reader_of(pattern) for name, pattern in self._patterns.items()}
-        self._check_references(lengths)
+        for name in sorted(self.parents() & self._references.keys()):
+            raise SpaceError(name, "must not follow from another hyper-parameter, since a `when` names it")
+        for name, steps in product(self._references, lengths):
+            check_references(name, self._references, self._patterns, steps)
         self._weight = sum(map(weight, self._patterns.values()))
-        self._conditions = self._resolve_conditions()
+        listed = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
+        values = {name: None if options is None else ListedValues(options) for name, options in listed.items()}
+        self._conditions = {
+            name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()
+        }
         self._is_filtered, self._is_expression = where is not None, isinstance(where, str)
         self._where = read_where(where, list(entries))
 
@@ -102,12 +109,6 @@ class Space:
         if name in self._references:
             return []
         return [None] if self._lengths.sets(name) else lengths
-
-    def _check_references(self, lengths: list[int | None]) -> None:
-        for name in sorted(self.parents() & self._references.keys()):
-            raise SpaceError(name, "must not follow from another hyper-parameter, since a `when` names it")
-        for name, steps in product(self._references, lengths):
-            check_references(name, self._references, self._patterns, steps)
 
     @classmethod
     def parse(cls, json: Mapping[str, Any], where: str | Where | None = None) -> Space:
@@ -356,15 +357,6 @@ class Space:
 
     def _attempt(self, key: str) -> dict[str, Sequence]:
         return self._fill(lambda name, pattern: fill(pattern, name, random_choices(Random(f"{key}/{name}"))))
-
-    def _resolve_conditions(self) -> dict[str, Condition | None]:
-        """The conditions with values as the space writes them, where these are listed.
-
-        Raises `SpaceError` for a value that a hyper-parameter with listed values does not have.
-        """
-        listed = {name: listed_values(name, self._patterns[name]) for name in self.parents()}
-        values = {name: None if options is None else ListedValues(options) for name, options in listed.items()}
-        return {name: condition and condition.resolve(values, name) for name, condition in self._conditions.items()}
 
 
 def _drawn_options(name: str, pattern: Any, steps: int | None) -> list[Any]:

@@ -26,8 +26,9 @@ def expand_at(value: Any) -> Any:
     if "milestones" in value:
         raise SequenceError("at", "must be left out beside milestones, which say the same")
     at = value.pop("at")
-    return {**value, "milestones": [_reference(each) for each in (at if isinstance(at, list) else [at])]}
-
-
-def _reference(at: Any) -> Any:
-    return {"of": at} if isinstance(at, str) else at
+    return {
+        **value,
+        "milestones": [
+            {"of": each} if isinstance(each, str) else each for each in (at if isinstance(at, list) else [at])
+        ],
+    }

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from stagetree.limits import Limits, check_name_count, check_names, check_steps, check_trial
-from stagetree.sequences import Sequence, SequenceError
+from stagetree.sequences import SequenceError
 from stagetree.spec.errors import FieldError, Problem, SpecError
 from stagetree.spec.tuners import GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
@@ -163,11 +163,7 @@ def _trials(spec: CountedStudy) -> Iterator[tuple[str, dict[str, Any], int]]:
         for sequence, length in islice(spec.search_space.examples(name), _OPTIONS):
             yield "space", {name: sequence.to_json()}, length or steps
     if spec.space:
-        first = _first(spec)
+        space = spec.search_space
+        first = next(space.grid()) if isinstance(spec.tuner, GridTuner) else space.sample(spec.seed, 0)
         steps = spec.search_space.length_of(first) or steps
         yield "space", {name: each.to_json() for name, each in spec.search_space.drop_length(first).items()}, steps
-
-
-def _first(spec: CountedStudy) -> dict[str, Sequence]:
-    space = spec.search_space
-    return next(space.grid()) if isinstance(spec.tuner, GridTuner) else space.sample(spec.seed, 0)

@@ -220,7 +220,11 @@ class StudySpec(SubmittedStudy):
         for field in ("space", "where"):
             if not self.tuner.needs_space and getattr(self, field) is not None:
                 raise SequenceError(field, f"must be left out: the tuner {self.tuner.kind} has no space")
-        self._check_first()
+        for number, configuration in enumerate(self.first):
+            here = self.search_space.names(configuration)
+            if set(here) != set(configuration):
+                got = ", ".join(configuration)
+                raise FieldError(f"tuner.first[{number}]", f"must hold exactly {', '.join(here)}, got {got}")
         if self.stop_hopeless is not None:
             self.stop_hopeless.check(self.tuner)
         try:
@@ -233,13 +237,6 @@ class StudySpec(SubmittedStudy):
             raise SequenceError(join_path("space", error.field), error.problem) from None
         self.check_beginning()
         return self
-
-    def _check_first(self) -> None:
-        for number, configuration in enumerate(self.first):
-            here = self.search_space.names(configuration)
-            if set(here) != set(configuration):
-                got = ", ".join(configuration)
-                raise FieldError(f"tuner.first[{number}]", f"must hold exactly {', '.join(here)}, got {got}")
 
     @classmethod
     def from_dict(cls, values: Any, limits: Limits | None = LIMITS) -> StudySpec:

@@ -35,18 +35,14 @@ class FolderEvents:
         """The folder's number, whether the file was open for writing, and its name, for each file closed until now."""
         with suppress(OSError):  # no more events
             while self._end >= 0 and (events := os.read(self._end, 2**16)):
-                yield from _parsed(events)
+                begin = 0
+                while begin < len(events):
+                    number, what, _, length = EVENT.unpack_from(events, begin)
+                    begin += EVENT.size + length
+                    yield number, bool(what & CLOSED_WRITTEN), os.fsdecode(events[begin - length : begin].rstrip(b"\0"))
 
     def close(self) -> None:
         """Watch nothing from now on."""
         if self._end >= 0:
             os.close(self._end)
             self._end = -1
-
-
-def _parsed(events: bytes) -> Iterator[tuple[int, bool, str]]:
-    begin = 0
-    while begin < len(events):
-        number, what, _, length = EVENT.unpack_from(events, begin)
-        begin += EVENT.size + length
-        yield number, bool(what & CLOSED_WRITTEN), os.fsdecode(events[begin - length : begin].rstrip(b"\0"))
