@@ -40,16 +40,6 @@ Metrics = Annotated[list[Metric], Field(max_length=MOST_METRICS)]
 Constraints = Annotated[list[Annotated[Text, AfterValidator(_as_constraint)]], Field(max_length=MOST_CONSTRAINTS)]
 
 
-def metrics_field() -> Any:
-    text = f"a list of at most {MOST_METRICS} objects with name and mode, the first of them metric"
-    return Field(default=[], description=text)
-
-
-def constraints_field() -> Any:
-    text = f"a list of at most {MOST_CONSTRAINTS} comparisons of reported metrics such as memory_gb <= 70"
-    return Field(default=[], description=text)
-
-
 def name_first_metric(fields: dict[str, Any]) -> None:
     """Fill in `metric` and `mode` from the first of `metrics`. A list of one metric is dropped."""
     metrics = fields.get("metrics")

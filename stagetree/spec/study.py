@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
@@ -14,13 +14,13 @@ from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
 from stagetree.spec.checks import (
     EMPTY,
-    OMITTED_DEFAULTS,
     check_length,
+    check_limits,
+    check_written_names,
     missing_length_problems,
     problem_in,
     translate_field_aliases,
 )
-from stagetree.spec.counting import check_limits, check_written_names
 from stagetree.spec.errors import FieldError, Problem, SpecError, first_problems, join_path, shorten
 from stagetree.spec.fields import (
     Count,
@@ -31,6 +31,7 @@ from stagetree.spec.fields import (
     Seed,
     Share,
     Sinks,
+    SpecModel,
     Steps,
     Text,
     Width,
@@ -38,14 +39,21 @@ from stagetree.spec.fields import (
     as_where,
 )
 from stagetree.spec.objectives import (
+    MOST_CONSTRAINTS,
+    MOST_METRICS,
     Constraints,
     Metrics,
     Mode,
     check_objectives,
-    constraints_field,
-    metrics_field,
 )
-from stagetree.spec.submitted_study import SubmittedStudy
+from stagetree.spec.suggestions import (
+    MOST_STUDIES,
+    MOST_SUGGESTIONS,
+    LearnFrom,
+    Suggestions,
+    check_learn_from,
+    check_suggestions,
+)
 from stagetree.spec.trainer_inputs import (
     Argument,
     BeginFrom,
@@ -63,14 +71,51 @@ from stagetree.spec.trainer_inputs import (
 )
 from stagetree.spec.tuners import KINDS, FixedTuner, StopHopeless, TrialsTuner, Tuner
 
+OMITTED = frozenset(
+    {
+        "runtime_args",
+        "determinism",
+        "sinks",
+        "packing",
+        "check",
+        "audit",
+        "inexact",
+        "fresh_processes",
+        "inputs",
+        "ranks",
+        "parallel",
+        "devices",
+        "keep_at",
+        "repeats",
+        "metrics",
+        "constraints",
+        "suggestions",
+        "learn_from",
+    }
+)
+"""Fields that are omitted from the JSON of a study when they have their defaults."""
 
-class StudySpec(SubmittedStudy):
+FILLED_IN = ("sampling_seed", "ties")
+"""The fields of a tuner that get a value at the submission of a study, if it has them and its user set none."""
+
+
+class StudySpec(SpecModel):
     """One search by one tuner, as its user writes it. Raises `SpecError` with all problems.
 
     In Python, `where` may also be a function of the configuration (a dict of sequences). Since a function cannot be
     sent, `to_json` then lists the trials that it accepts.
     """
 
+    suggestions: Suggestions = Field(
+        default=[],
+        description=f"a list of at most {MOST_SUGGESTIONS} objects from hyper-parameter to value: configurations that "
+        "are tried before any are sampled; the rest of one is sampled",
+    )
+    learn_from: LearnFrom = Field(
+        default=[],
+        description=f"a list of at most {MOST_STUDIES} studies of the server, by id: the sampler begins with their "
+        "results",
+    )
     name: Text = Field(description="a name for the study, of at most 200 characters")
     trainer: Text = Field(description="the name of a trainer that is registered on the server")
     trainer_args: dict[str, Argument] = Field(
@@ -112,8 +157,14 @@ class StudySpec(SubmittedStudy):
     seed: Seed = Field(default=0, description="a whole number from 0 to 4294967295")
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Mode = aliased("mode", "max or min: whether more or less of the metric is better")
-    metrics: Metrics = metrics_field()
-    constraints: Constraints = constraints_field()
+    metrics: Metrics = Field(
+        default=[],
+        description=f"a list of at most {MOST_METRICS} objects with name and mode, the first of them metric",
+    )
+    constraints: Constraints = Field(
+        default=[],
+        description=f"a list of at most {MOST_CONSTRAINTS} comparisons of reported metrics such as memory_gb <= 70",
+    )
     value: Literal["last", "best"] = Field(
         default="last", description="last or best: whether a trial's value is its last result, or the best on its way"
     )
@@ -210,7 +261,8 @@ class StudySpec(SubmittedStudy):
         listed = (trial.hp for trial in self.tuner.trials) if isinstance(self.tuner, TrialsTuner) else ()
         check_repeats(self.repeats, {name for names in (self.space or {}, *listed) for name in names})
         check_objectives(self)
-        self.check_target()
+        if self.target_at == "evaluations" and (problem := self._evaluations_problem()):
+            raise FieldError("target_at", f"must be results {problem}, got evaluations")
         return self
 
     @model_validator(mode="after")
@@ -235,7 +287,8 @@ class StudySpec(SubmittedStudy):
             raise
         except SequenceError as error:
             raise SequenceError(join_path("space", error.field), error.problem) from None
-        self.check_beginning()
+        check_suggestions(self)
+        check_learn_from(self)
         return self
 
     @classmethod
@@ -276,11 +329,49 @@ class StudySpec(SubmittedStudy):
         """The JSON object that `from_dict` reads back: every field that is set or has a default, in order."""
         spec = self.list_trials() if callable(self.where) else self
         values = spec.model_dump(mode="json", exclude_none=True)
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
-        }
+        fields = type(self).model_fields
+        return {name: value for name, value in values.items() if name not in OMITTED or value != fields[name].default}
+
+    def _evaluations_problem(self) -> str:
+        """Why evaluations cannot reach the target; empty if they can: then the state of each new best one is kept."""
+        if self.value != "best":
+            return "without value: best, which keeps the state of the best evaluation"
+        if self.repeats != 1:
+            return "with repeats: no evaluation of one run is their mean"
+        if getattr(self.tuner, "rung_value", None) is not None:
+            return "with tuner.rung_value: trials go by values of their own at rungs"
+        return ""
+
+    def fill_in(self, sampling_seed: int) -> Self:
+        """The study with a value for each field in `FILLED_IN`, and for `target_at`.
+
+        Recorded studies of 0.1.0 lack them: their ties are by number, and only results reach their targets.
+        """
+        values = {"sampling_seed": sampling_seed, "ties": "seed"}
+        missing = {name: values[name] for name in FILLED_IN if getattr(self.tuner, name, self) is None}
+        filled: dict[str, Any] = {"tuner": self.tuner.model_copy(update=missing)} if missing else {}
+        if self.target is not None and self.target_at is None and not self._evaluations_problem():
+            filled["target_at"] = "evaluations"
+        return self.model_copy(update=filled) if filled else self
+
+    def is_written_as(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether a recorded study is this one, apart from values that were filled in on submission."""
+        tuner, study = {**recorded.get("tuner", {})}, {**recorded}
+        for name in FILLED_IN:
+            if getattr(self.tuner, name, None) is None:
+                tuner.pop(name, None)
+        if self.target_at is None:
+            study.pop("target_at", None)
+        return {**study, "tuner": tuner} == self.to_json()
+
+    def list_trials(self) -> Self:
+        """The same study with its trials listed one by one."""
+        if not isinstance(self.tuner, FixedTuner):
+            raise SpecError([Problem("where", f"must be a string for the tuner {self.tuner.kind}, not a function")])
+        trials = [{"hp": hp, "steps": steps} for hp, steps in self.tuner.configurations_with_steps(self)]
+        tuner = {"kind": "trials", "trials": trials}
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**fields, "space": None, "where": None, "tuner": tuner})
 
     @property
     def lanes(self) -> int | None:

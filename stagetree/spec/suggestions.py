@@ -44,22 +44,6 @@ class SuggestedStudy(Protocol):
     def tuner(self) -> Any: ...
 
 
-def suggestions_field() -> Any:
-    return Field(
-        default=[],
-        description=f"a list of at most {MOST_SUGGESTIONS} objects from hyper-parameter to value: configurations that "
-        "are tried before any are sampled; the rest of one is sampled",
-    )
-
-
-def learn_from_field() -> Any:
-    return Field(
-        default=[],
-        description=f"a list of at most {MOST_STUDIES} studies of the server, by id: the sampler begins with their "
-        "results",
-    )
-
-
 def check_learn_from(spec: SuggestedStudy) -> None:
     """Raise `FieldError` if the sampler cannot learn from these studies."""
     if spec.learn_from and getattr(spec.tuner, "sampler", None) not in TRANSFER_SAMPLERS:

@@ -12,8 +12,8 @@ from stagetree.sequences import Sequence, SequenceError, parse, parse_for_length
 from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space.distinct import UniqueSamples
 from stagetree.space.distributions import plain
+from stagetree.space.notation import expand_at
 from stagetree.space.references import Unbound, bind, read_references
-from stagetree.space.starts import expand_at
 from stagetree.space.where import WhereError
 from stagetree.spec.fields import (
     Count,
