@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Wsd,
     )
     from stagetree.sequences.fractions import fraction
-    from stagetree.sequences.mixes import mix, shares
+    from stagetree.sequences.values import mix, shares
     from stagetree.space import Space
     from stagetree.space.conditions import when
     from stagetree.space.distributions import (
@@ -217,7 +217,7 @@ _HOMES = {
         "Wsd",
     ),
     "sequences.fractions": ("fraction",),
-    "sequences.mixes": ("mix", "shares"),
+    "sequences.values": ("mix", "shares"),
     "space": ("Space",),
     "spec": ("Problem", "SpecError", "StudySpec", "TrialSpec"),
     "spec.tuners": (

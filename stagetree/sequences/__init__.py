@@ -30,16 +30,25 @@ from stagetree.sequences.families import (
     Cosine,
     Cyclic,
     Exponential,
+    InverseSqrt,
     Linear,
     MultiStep,
     Polynomial,
+    Power,
     Values,
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
 from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
-from stagetree.sequences.horizon_free import InverseSqrt, Power
-from stagetree.sequences.mixes import is_mix, shares
-from stagetree.sequences.scalars import Scalar, as_lists, equality_key, is_equal_value, is_same_value, unique_values
+from stagetree.sequences.values import (
+    Scalar,
+    as_lists,
+    equality_key,
+    is_equal_value,
+    is_mix,
+    is_same_value,
+    shares,
+    unique_values,
+)
 
 __all__ = [
     "CURVES",

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Held, Piece
-from stagetree.sequences.mixes import is_mix, mix_value
-from stagetree.sequences.scalars import Scalar
+from stagetree.sequences.values import Scalar, is_mix, mix_value
 
 
 class Sequence:

@@ -19,7 +19,7 @@ from stagetree.sequences.base import (
 )
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
-from stagetree.sequences.scalars import common_numbers
+from stagetree.sequences.values import common_numbers
 
 
 def moved_span(sequence: Sequence, origin: int) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from stagetree.sequences.scalars import Scalar, as_tuples, common_numbers, number_from
+from stagetree.sequences.values import Scalar, as_tuples, common_numbers, number_from
 
 
 class Form(Protocol):

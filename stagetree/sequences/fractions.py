@@ -19,7 +19,7 @@ from typing import Any
 
 from stagetree.sequences.base import FAMILIES, check_number, did_you_mean, parse
 from stagetree.sequences.errors import SequenceError
-from stagetree.sequences.mixes import is_mix
+from stagetree.sequences.values import is_mix
 
 __all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for_length", "resolve_fractions"]
 

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from stagetree.sequences import SequenceError, did_you_mean, shares
-from stagetree.sequences.mixes import check_stream
+from stagetree.sequences.values import check_stream
 from stagetree.trainer.data_order import BatchSpan, Indices, generator_of, seed_of, shuffle
 from stagetree.trainer.sample_loading import Samples
 from stagetree.trainer.streaming import Resumable, Stream, gives_batches, is_stream
