@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stagetree.limits import BATCH_SIZES
-from stagetree.space.other_notations import call_hint
+from stagetree.space.notation import call_hint
 from stagetree.spec import StudySpec
 
 

@@ -15,7 +15,6 @@ from stagetree.space.distributions import Choice, Distribution, SpaceError, plai
 from stagetree.space.effort import spend
 from stagetree.space.entries import grid_options, listed_values, read_entry, reader_of
 from stagetree.space.lengths import LENGTH, Lengths, read_lengths
-from stagetree.space.names import check_names
 from stagetree.space.notation import canonical
 from stagetree.space.patterns import (
     Choose,
@@ -377,3 +376,28 @@ def _sequences(name: str, pattern: Any, steps: int | None) -> list[Any]:
         with suppress(SequenceError):
             sequences.append(read(unfolded, steps, place))
     return sequences
+
+
+def check_names(entries: Mapping[str, Any]) -> None:
+    """Raise `SpaceError` for a name such as `lr.init` beside an `lr` that has a field `init`.
+
+    Data frames, samplers and expressions have the field under this name.
+    """
+    for name in entries:
+        owner, dot, rest = name.partition(".")
+        inside = rest.split(".")[0]
+        if dot and owner in entries and inside in set(_fields(entries[owner])):
+            other = name.replace(".", "_")
+            raise SpaceError(name, f"is the name of a field of {owner}: choose another, such as {other}")
+
+
+def _fields(entry: Any) -> Iterator[str]:
+    """The fields of all sequences in an entry."""
+    if isinstance(entry, Mapping):
+        if "family" in entry:
+            yield from (name for name in entry if name != "family")
+        for inside in entry.values():
+            yield from _fields(inside)
+    elif isinstance(entry, list):
+        for inside in entry:
+            yield from _fields(inside)
