@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stagetree.client.http import API, Http, Json, path_of
-from stagetree.client.known_trials import Hp
+from stagetree.client.trial_requests import Hp
 from stagetree.models import Branch, Event, Note, SamplerState, StudyAnswer, Suggestion
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pydantic import PrivateAttr
 
 from stagetree.client.http import Json
-from stagetree.client.known_trials import Known
+from stagetree.client.trial_requests import Known
 from stagetree.errors import FailedStudy
 from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.api import examples
-from stagetree.client.known_trials import Known
+from stagetree.client.trial_requests import Known
 from stagetree.notebook.live import StudyView
 
 
