@@ -13,7 +13,7 @@ from app.domain.events import Stage
 from app.service.plan_history import PlanHistory
 from app.service.views.side_by_side import side_by_side
 from app.simulation.simulator import Simulator
-from stagetree.models.sharing import Blocks
+from stagetree.models.pages import Blocks
 from tests.domain.test_accounting import asha, random_metrics, simulator, submit
 from tests.plans import study_of, tried
 from tests.strategies import Trial, spaces

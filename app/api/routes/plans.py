@@ -29,11 +29,11 @@ from stagetree.models.pages import (
     Importance,
     Rungs,
     Schedules,
+    SideBySide,
     Timeline,
     Tree,
 )
 from stagetree.models.service import Replay
-from stagetree.models.sharing import SideBySide
 from stagetree.models.trials import Plan, StageTree
 
 Public = Annotated[bool, Query(description="without paths, hosts, addresses and names of people")]
