@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from stagetree import TorchTrainer
 from stagetree.packing import Profile
 from stagetree.packing.batched import Batched, decompose_attention
-from stagetree.packing.draw_recorder import DrawRecorder
+from stagetree.packing.gradient_check import DrawRecorder
 
 WIDTH = 4
 FIRST_OTHER = "encoder.dropout1" if DEVICE == "cpu" else "encoder.self_attn"
