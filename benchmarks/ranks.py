@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime.check_forks import run_in_ranks
+from stagetree.runtime.check import run_in_ranks
 from stagetree.trainer.ranks import summing
 from stagetree.trainer.ranks.group import here
 

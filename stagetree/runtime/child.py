@@ -16,7 +16,7 @@ from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffers
 from stagetree.runtime.command_channel import Conversation
 from stagetree.runtime.commands import COMMANDS, Compared, Evaluation, Json, PackTrained, Saved, Seen, Trained
-from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
+from stagetree.runtime.exactness.differences import HELD_VALUES, compare, leaf_digests
 from stagetree.runtime.exactness.held_values import (
     LAUNCHED,
     RESTARTED,

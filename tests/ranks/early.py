@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.runtime.check_forks import run_in_ranks
+from stagetree.runtime.check import run_in_ranks
 from stagetree.runtime.warm import import_before_forking
 from stagetree.trainer.ranks import summing
 from stagetree.trainer.ranks.group import here

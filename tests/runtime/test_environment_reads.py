@@ -25,9 +25,9 @@ def read_all():
 """
 READ = """
 import importlib, json, os, sys
-from stagetree.runtime.reads import environment as variables
+from stagetree.runtime.reads import undeclared_reads as variables
 
-variables.watch()
+variables.watch_variables()
 sys.path.append(sys.argv[1])
 mine = importlib.import_module("mine")
 mine.read()

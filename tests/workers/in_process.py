@@ -12,7 +12,7 @@ from app.workers.trainer_connection import TrainerKilled
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.checkpoints.state_format import read
 from stagetree.runtime.commands import Compared, Evaluation, Seen, Trained
-from stagetree.runtime.exactness.comparison import HELD_VALUES, compare, leaf_digests
+from stagetree.runtime.exactness.differences import HELD_VALUES, compare, leaf_digests
 from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.runtime.failures import TrainerFailed, user_code
 from stagetree.runtime.loading import code_modules, load_trainer

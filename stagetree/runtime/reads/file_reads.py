@@ -9,6 +9,7 @@ single images. Therefore many files with one ending are reported as a pattern, s
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -17,11 +18,54 @@ from itertools import islice
 from typing import Any
 
 from stagetree.runtime.reads.file_uses import SPAWNING, FileUses, note_torch_files
-from stagetree.runtime.reads.folder_watch import FolderWatch
 from stagetree.source.importing import Imports, installed_folders, is_installed
 from stagetree.source.undeclared_input import UndeclaredInput
 from stagetree.system.files import files_held
+from stagetree.system.folder_events import FolderEvents
 from stagetree.system.processes import children
+
+DATA = re.compile(
+    r"\.(arrow|avi|bin|bmp|csv|feather|flac|gif|gz|h5|hdf5|jpe?g|jsonl|mat|mp3|mp4|npy|npz|ogg|orc|parquet|png|ppm)"
+    r"|\.(tar|tfrecord|tiff?|tsv|txt|wav|webp|zip|zst)",
+    re.IGNORECASE,
+)
+"""Endings of data files. Other programs may read other files in a listed folder."""
+
+MAX_FOLDERS = 512
+
+
+class FolderWatch:
+    """Records data files that are read in the folders that a process lists, also by C libraries.
+
+    A C library such as OpenCV or Arrow opens and closes files without Python. inotify reports when a file in a listed
+    folder is closed. Nothing is reported where the system does not report it: see `FolderEvents`.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[int, str] = {}
+        self._events = FolderEvents()
+
+    def add(self, folder: str) -> None:
+        if len(self._folders) < MAX_FOLDERS:
+            number = self._events.watch(folder)
+            if number >= 0:
+                self._folders[number] = folder
+
+    def closed_files(self) -> Iterator[tuple[bool, str]]:
+        """Yield the data files that were closed, and whether each was open for writing; then stop watching."""
+        for number, is_written, name in self._events.closed():
+            if number in self._folders and DATA.fullmatch(os.path.splitext(name)[1]):
+                yield is_written, f"{self._folders[number].rstrip('/')}/{name}"
+        self._events.close()
+
+    def renew(self) -> None:
+        """Watch the same folders anew, in a fork that continues as a process of its own."""
+        self._events.close()
+        folders, self._folders = list(self._folders.values()), {}
+        self._events = FolderEvents()
+        for folder in folders:
+            self.add(folder)
+
 
 MAX_REPORTED = 64
 """The most files and patterns to report."""
