@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagetree.importers.draft import Draft, Given, Imported, NotImported, finish
 from stagetree.importers.formats import FORMATS, read_draft
-from stagetree.importers.optuna_study import configurations, read_optuna
+from stagetree.importers.optuna_study import configurations_from_optuna, read_optuna
 
 if TYPE_CHECKING:
     import optuna
@@ -94,8 +94,3 @@ def space_from_optuna(study: optuna.Study) -> Json:
     if problems:
         raise NotImported(problems)
     return draft.space
-
-
-def configurations_from_optuna(study: optuna.Study, best: int | None = None) -> list[Json]:
-    """The configurations of completed trials, best first, as a tuner's `first` and `eval` accept them."""
-    return configurations(study, best)

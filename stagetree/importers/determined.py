@@ -77,7 +77,17 @@ def read_determined(content: Json) -> Draft:
         return draft
     _read_parameters(content["hyperparameters"], draft, "", "hyperparameters", is_grid=searcher.get("name") == "grid")
     _read_searcher(searcher, draft)
-    _read_rest(content, draft)
+    if "max_restarts" in content:
+        draft.fields["max_restarts"] = content["max_restarts"]
+    seed = (content.get("reproducibility") or {}).get("experiment_seed")
+    if seed is not None:
+        draft.fields["seed"] = seed
+    period = content.get("min_validation_period")
+    if isinstance(period, Mapping) and period:
+        period = next(iter(period.values()))
+        draft.note("min_validation_period", f"is eval_every here, {period} steps")
+    if period:
+        draft.fields["eval_every"] = period
     return draft
 
 
@@ -178,17 +188,3 @@ def _read_asha(searcher: Json, draft: Draft) -> None:
         )
     if searcher.get("bracket_rungs"):
         draft.refuse("searcher.bracket_rungs", "has no counterpart: leave it out, and say brackets of the tuner")
-
-
-def _read_rest(content: Json, draft: Draft) -> None:
-    if "max_restarts" in content:
-        draft.fields["max_restarts"] = content["max_restarts"]
-    seed = (content.get("reproducibility") or {}).get("experiment_seed")
-    if seed is not None:
-        draft.fields["seed"] = seed
-    period = content.get("min_validation_period")
-    if isinstance(period, Mapping) and period:
-        period = next(iter(period.values()))
-        draft.note("min_validation_period", f"is eval_every here, {period} steps")
-    if period:
-        draft.fields["eval_every"] = period

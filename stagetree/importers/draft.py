@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stagetree.errors import StagetreeError
-from stagetree.importers.lengths import is_length, length_of
-from stagetree.sequences import SequenceError, did_you_mean
+from stagetree.sequences import SequenceError, check_count, did_you_mean
 from stagetree.space import LENGTH, Range, Space, read_entry
 from stagetree.spec import Problem, SpecError, StudySpec
 
@@ -235,3 +234,50 @@ def list_range(entry: Any) -> Any:
 def grid_size(space: Mapping[str, Any]) -> int | None:
     """The number of combinations; None for an infinite space."""
     return Space({name: list_range(entry) for name, entry in space.items()}).size()
+
+
+LENGTH_NAMES = frozenset(
+    {
+        "epoch",
+        "epochs",
+        "max_epoch",
+        "max_epochs",
+        "max_iters",
+        "max_steps",
+        "max_train_steps",
+        "n_epoch",
+        "n_epochs",
+        "nb_epochs",
+        "nepoch",
+        "nepochs",
+        "num_epoch",
+        "num_epochs",
+        "num_train_epochs",
+        "steps",
+        "total_epochs",
+        "total_steps",
+        "train_epochs",
+        "train_steps",
+        "training_steps",
+    }
+)
+"""Hyper-parameters that are the length of a run. Here a length is `max_steps`, of the tuner or of the space."""
+
+
+def is_length(name: str) -> bool:
+    """Whether a hyper-parameter counts the epochs or steps of a run, by the last part of its name."""
+    return name.rsplit(".", 1)[-1].rsplit("/", 1)[-1].replace("-", "_").lower() in LENGTH_NAMES
+
+
+def length_of(entry: Any, place: str) -> Any:
+    """A number of steps, or the lengths of a space: a list or a range. Raises `SequenceError`."""
+    options = entry["choice"] if isinstance(entry, dict) and entry.keys() == {"choice"} else entry
+    if isinstance(options, dict):
+        if "randint" not in options:
+            raise SequenceError(place, f"must be whole numbers of steps, got {options}: pass max_steps")
+        return options
+    for option in options if isinstance(options, list) else [options]:
+        if isinstance(option, float) and option.is_integer():
+            raise SequenceError(place, f"must be a whole number of steps, got {option}: write {int(option)}")
+        check_count(place, option)
+    return options[0] if isinstance(options, list) and len(options) == 1 else options

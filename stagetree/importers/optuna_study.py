@@ -168,8 +168,8 @@ def _options(distribution: Any) -> list[Any]:
     return list(range(distribution.low, distribution.high + 1, distribution.step)) if is_short else []
 
 
-def configurations(study: optuna.Study, best: int | None = None) -> list[Json]:
-    """The configurations of completed trials, best first."""
+def configurations_from_optuna(study: optuna.Study, best: int | None = None) -> list[Json]:
+    """The configurations of completed trials, best first, as a tuner's `first` and `eval` accept them."""
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
     is_max = study.direction.name == "MAXIMIZE"
     ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=is_max)

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stagetree.importers.draft import Draft, grid_size
-from stagetree.importers.lengths import is_length
+from stagetree.importers.draft import Draft, grid_size, is_length
 from stagetree.importers.values import MODES, choice, constant, evenly, multiples, number, whole
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import plain
