@@ -95,14 +95,14 @@ def _as_wsd(entry: Any, shortest: int, is_listed: bool) -> Json | None:
     inside = _skip_warmup(entry)
     if not isinstance(inside, Mapping) or not (needs_length(inside) or is_listed):
         return None
-    warmup = _steps(entry.get("steps", 0) if inside is not entry else 0, shortest)
+    warmup = resolve_fractions(entry.get("steps", 0) if inside is not entry else 0, shortest)
     match inside.get("family"):
         case "cosine" if needs_length(inside.get("period")):
             curve = {"peak": inside["init"], "final": inside.get("min", 0), "shape": "cosine"}
         case "polynomial" if needs_length(inside.get("steps")) or is_listed:
             curve = {"peak": inside["init"], "final": inside.get("final", 0), "shape": "linear"}
         case "one_cycle" if inside is entry:
-            warmup = _steps(inside["up"], shortest)
+            warmup = resolve_fractions(inside["up"], shortest)
             curve = {"peak": inside["max"], "final": inside.get("final", 0), "shape": inside.get("shape", "cosine")}
         case _:
             return None
@@ -113,11 +113,6 @@ def _skip_warmup(entry: Any) -> Any:
     """The sequence after a warm-up from 0, or the entry itself."""
     is_warmup = isinstance(entry, Mapping) and entry.get("family") == "warmup" and not entry.get("start")
     return entry["then"] if is_warmup else entry
-
-
-def _steps(written: Any, length: int) -> Any:
-    """A number of steps, where a fraction is that of a length. Distributions stay."""
-    return resolve_fractions(written, length)
 
 
 # --------------------------------------------------------------------------------------------------------------- order

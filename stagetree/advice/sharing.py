@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from typing import Any
 
 from stagetree.advice.tuning import RATES, num_trials, sample_configurations, tuner_advice, warmup_end
 from stagetree.advice.values import value_advice
 from stagetree.sequences import Sequence, SequenceError, Wsd, last_change, unique_values
-from stagetree.space import LENGTH, Space
-from stagetree.space.distributions import Distribution, Range
+from stagetree.space import LENGTH
+from stagetree.space.distributions import Range
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import FixedTuner
 from stagetree.spec.tuners.fixed import TrialsTuner
@@ -18,7 +18,9 @@ from stagetree.spec.tuners.fixed import TrialsTuner
 __all__ = ["advice"]
 
 _MAX_TRIALS = 1000
-"""How many trials are examined individually, and counted where a study is compared with another way to write it."""
+"""How many trials are examined individually, and counted where a study is compared with another way to write it.
+
+Studies of more trials get no advice on their horizons."""
 
 _LISTED = 4
 """How many values we propose instead of a range."""
@@ -46,7 +48,7 @@ def advice(spec: StudySpec, count_steps: CountSteps = lambda spec: None) -> list
         *(tuner.rung_value.decay_warnings(spec, tuner.max_steps or tuner.min_steps) if has_cooldowns else ()),
         *_steps_at_zero(spec, count_steps),
         *horizon_advice(spec, count_steps),
-        *_reasons_against_sharing(spec, count_steps),
+        *_drawn_beginnings(spec, count_steps),
     ]
 
 
@@ -111,38 +113,30 @@ def _first_trials(spec: StudySpec) -> StudySpec:
     return StudySpec.from_dict({**written, "tuner": {**written["tuner"], "num_trials": _MAX_TRIALS}})
 
 
-def _reasons_against_sharing(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
-    """Reasons why trials do not share steps, unless sharing is disabled or the tuner is a grid."""
-    is_grid = "grid" in (spec.tuner.kind, getattr(spec.tuner, "sampler", "random"))
-    if spec.space is not None and spec.merge and not is_grid:
-        yield from _drawn_beginnings(spec, count_steps)
-
-
 def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     """Warn if almost no two samples begin alike, with an alternative and its savings."""
-    drawn = {name: _count_distinct(spec, name) for name in spec.space or {}}
+    is_grid = "grid" in (spec.tuner.kind, getattr(spec.tuner, "sampler", "random"))
+    if spec.space is None or not spec.merge or is_grid:
+        return
+    drawn = {name: _count_distinct(spec, name) for name in spec.space}
     apart = [name for name, (beginnings, trials) in drawn.items() if trials > 1 and beginnings > trials / 2]
     if not apart:
         return
-    places = [place for name in apart for place in _ranges(spec.search_space, name) if _is_beginning(place, name)]
+    ranges = [place for place, free in spec.search_space.parameters().items() if isinstance(free, Range)]
+    places = [each for name in apart for each in ranges if _entry(each) == name and _is_beginning(each, name)]
     subject, number = " and ".join(places or apart), num_trials(spec)
     listed = max(2, min(_LISTED, int((number / 2) ** (1 / len(apart)))))
     trained = listed ** len(apart)
     if trained >= number:
         return
+    then = _branching_half_way(spec, apart, listed)
+    compared = "" if then is None else _compare(spec, then, count_steps)
     yield (
         f"{subject} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
         f"shared: list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "
         f"{number} trials then have {trained} beginnings to train, not {number}"
-        f"{_savings_text(spec, apart, listed, count_steps)}"
+        f"{f': if they part half-way, {compared}' if compared else ''}"
     )
-
-
-def _savings_text(spec: StudySpec, apart: list[str], listed: int, count_steps: CountSteps) -> str:
-    """The savings if trials branch half-way; empty if they cannot be counted."""
-    then = _branching_half_way(spec, apart, listed)
-    compared = "" if then is None else _compare(spec, then, count_steps)
-    return f": if they part half-way, {compared}" if compared else ""
 
 
 def _branching_half_way(spec: StudySpec, apart: list[str], listed: int) -> StudySpec | None:
@@ -175,13 +169,8 @@ def _count_distinct(spec: StudySpec, name: str) -> tuple[int, int]:
     return len(set(values)), len(values)
 
 
-def _ranges(space: Space, name: str) -> Mapping[str, Distribution]:
-    """The ranges in the entry of a hyper-parameter."""
-    inside = {place: free for place, free in space.parameters().items() if _entry(place) == name}
-    return {place: free for place, free in inside.items() if isinstance(free, Range)}
-
-
 def _entry(place: str) -> str:
+    """The hyper-parameter that a place in the space belongs to."""
     if place.startswith("["):
         return place[2 : place.index("]") - 1]
     return place.split(".")[0].split("[")[0]
@@ -192,9 +181,6 @@ def _is_beginning(place: str, name: str) -> bool:
     last = place.rsplit(".", 1)[-1].split("[")[0]
     return place == name or last == name or last in _BEGINNINGS
 
-
-MAX_TRIALS = 1000
-"""Studies of more trials get no advice on their horizons."""
 
 TAIL = 0.2
 """The decay that we propose, as a share of the length: Hägele et al. (2024) find 0.2 as good as a cosine."""
@@ -212,7 +198,7 @@ Trial = tuple[dict[str, Sequence], int]
 """A configuration and the length of its trial."""
 
 
-def horizon_advice(spec: StudySpec, count_steps: Callable[[StudySpec], int | None]) -> Iterator[str]:
+def horizon_advice(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     """Advise `wsd` for a learning rate that falls over the whole length, if trials have several lengths.
 
     A schedule that falls over the whole length differs from step 0 on between lengths. `wsd` with a short decay shares
@@ -220,9 +206,9 @@ def horizon_advice(spec: StudySpec, count_steps: Callable[[StudySpec], int | Non
     of the same trials with `wsd`.
     """
     may_differ = spec.merge and getattr(spec.tuner, "max_steps", None) is None
-    trials = list(islice(_trials(spec), MAX_TRIALS + 1)) if may_differ else []
+    trials = list(islice(_trials(spec), _MAX_TRIALS + 1)) if may_differ else []
     lengths = sorted({steps for _, steps in trials})
-    if len(lengths) < 2 or len(trials) > MAX_TRIALS:
+    if len(lengths) < 2 or len(trials) > _MAX_TRIALS:
         return
     for name in RATES:
         stretched = [each for hp, steps in trials if name in hp and (each := falls_throughout(hp[name], steps))]
@@ -264,7 +250,7 @@ def _is_falling(values: list[float]) -> bool:
     return all(after < before for before, after in pairwise(values)) and 0 <= 2 * values[-1] <= values[0]
 
 
-def _count(spec: StudySpec, trials: list[Trial], count_steps: Callable[[StudySpec], int | None]) -> int | None:
+def _count(spec: StudySpec, trials: list[Trial], count_steps: CountSteps) -> int | None:
     """The unique steps of the study if it listed these trials."""
     written = {name: value for name, value in spec.to_json().items() if name not in ("space", "where", "tuner")}
     listed = [{"hp": {name: each.to_json() for name, each in hp.items()}, "steps": steps} for hp, steps in trials]

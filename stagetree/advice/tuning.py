@@ -11,6 +11,7 @@ from stagetree.sequences import InverseSqrt, OneCycle, Sequence, SequenceError, 
 from stagetree.sequences.forms import Piece
 from stagetree.space.distinct import UniqueSamples
 from stagetree.spec import StudySpec
+from stagetree.spec.suggestions import sampled_count
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from stagetree.spec.tuners.early_stopping import CurveTuner
@@ -45,18 +46,14 @@ def afterthoughts(spec: StudySpec, furthest: int) -> list[str]:
     most = getattr(spec.tuner, "max_steps", None)
     if most is None or furthest >= most or not furthest > 0:
         return []
-    finish = "; finish_best: 1 trains the best one to the end" if _can_finish(spec) else ""
-    why = list(_unreachable_max_steps(spec))
-    return [f"no trial was trained past step {furthest} of {most}{finish}", *why]
-
-
-def _can_finish(spec: StudySpec) -> bool:
-    return "finish_best" in type(spec.tuner).model_fields and not getattr(spec.tuner, "finish_best", None)
+    can_finish = "finish_best" in type(spec.tuner).model_fields and not getattr(spec.tuner, "finish_best", None)
+    finish = "; finish_best: 1 trains the best one to the end" if can_finish else ""
+    return [f"no trial was trained past step {furthest} of {most}{finish}", *_unreachable_max_steps(spec)]
 
 
 def _few_configurations(spec: StudySpec) -> Iterator[str]:
     """Warn if the study requests more trials than the space has unique configurations."""
-    trials, different = _requested_trials(spec), count_unique_configurations(spec)
+    trials, different = sampled_count(spec.tuner), count_unique_configurations(spec)
     if different is not None and trials is not None and different < trials:
         yield (
             f"{different} different, {trials} asked for: the space holds no more configurations, so the study has "
@@ -73,20 +70,12 @@ def count_unique_configurations(spec: StudySpec) -> int | None:
     return None if size is None else size + len(spec.first)
 
 
-def _requested_trials(spec: StudySpec) -> int | None:
-    """How many trials the tuner would begin in an infinite space."""
-    if isinstance(spec.tuner, HyperbandTuner):
-        return sum(spec.tuner.widths()) * spec.tuner.loops
-    number: int | None = getattr(spec.tuner, "num_trials", None)
-    return number
-
-
 def reachable_steps(spec: StudySpec) -> int | None:
     """The steps that at least one trial reaches if none fails; None if the tuner does not guarantee any.
 
     `sha`, `hyperband` and stopping rules bring one trial to `max_steps`. Asynchronous promotion needs enough trials.
     """
-    trials, different = _requested_trials(spec), count_unique_configurations(spec)
+    trials, different = sampled_count(spec.tuner), count_unique_configurations(spec)
     if spec.stop_hopeless is not None or trials is None:
         return None
     trials = trials if different is None else min(trials, different)
@@ -106,10 +95,11 @@ def _unreachable_max_steps(spec: StudySpec) -> Iterator[str]:
     steps, most = reachable_steps(spec), int(getattr(tuner, "max_steps", None) or 0)
     if steps is None or steps >= most or tuner.finish_best:
         return
-    trials = min(each for each in (_requested_trials(spec), count_unique_configurations(spec)) if each is not None)
+    trials = min(each for each in (sampled_count(spec.tuner), count_unique_configurations(spec)) if each is not None)
     ways = [f"{_trials_needed(tuner, most):,} trials"] if count_unique_configurations(spec) is None else []
     ways += [f"min_steps {least}" for least in _min_steps_needed(tuner, trials)]
-    ways += ["type: stopping"] if _may_stop(tuner) else []
+    if isinstance(tuner, AshaTuner) and tuner.brackets == 1 and tuner.promote_by != "predicted":
+        ways.append("type: stopping")
     yield (
         f"with {trials} trial{'s' if trials > 1 else ''} {tuner.kind} is sure to train one only to step {steps} of "
         f"{most}: for all {most} give {', or '.join([*ways, 'finish_best: 1'])}"
@@ -135,10 +125,6 @@ def _min_steps_needed(tuner: Any, trials: int) -> Iterator[int]:
             return
 
 
-def _may_stop(tuner: Any) -> bool:
-    return isinstance(tuner, AshaTuner) and tuner.brackets == 1 and tuner.promote_by != "predicted"
-
-
 def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
     """Warn if trials have too few evaluations at the last decision about their curves."""
     tuner: Any = spec.tuner
@@ -159,7 +145,7 @@ def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
 
 def _never_learns(spec: StudySpec) -> Iterator[str]:
     """Warn if the study ends before its sampler has enough results for its model."""
-    name, trials = str(getattr(spec.tuner, "sampler", "")), _requested_trials(spec)
+    name, trials = str(getattr(spec.tuner, "sampler", "")), sampled_count(spec.tuner)
     enough = DRAWN_FIRST.get(name, 0)
     if trials is not None and trials <= enough:
         yield (
@@ -188,7 +174,7 @@ def _idle_at_the_end(spec: StudySpec) -> Iterator[str]:
 def _compares_equals(spec: StudySpec) -> Iterator[str]:
     """Warn if trials do not differ yet at the lowest rung."""
     step, factor = _lowest_rung(spec.tuner), getattr(spec.tuner, "reduction_factor", 0)
-    trials = _requested_trials(spec)
+    trials = sampled_count(spec.tuner)
     if spec.space is None or step is None or not trials:
         return
     drawn = sample_configurations(spec, trials)
@@ -270,6 +256,6 @@ def _changes(drawn: list[dict[str, Sequence]], begin: int, end: int) -> list[int
 
 def num_trials(spec: StudySpec) -> int:
     """How many trials the tuner begins, or the number of samples if that is open."""
-    asked, different = _requested_trials(spec), count_unique_configurations(spec)
+    asked, different = sampled_count(spec.tuner), count_unique_configurations(spec)
     number = getattr(spec.tuner, "population_size", SAMPLES) if asked is None else asked
     return int(number if different is None else min(number, different))

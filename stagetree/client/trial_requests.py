@@ -215,9 +215,7 @@ class Asker:
 
     def _link_trial(self, ask: PendingAsk, trial: Json) -> None:
         self.known.take(trial)
-        if (
-            configuration_key(trial["hp"]) != ask.key
-        ):  # since it was named, all was struck, and its number is another one's
+        if configuration_key(trial["hp"]) != ask.key:  # all was struck meanwhile, and its number is another one's
             self.known.longest.pop(ask.key, None)
             self._asks.append(ask)
             return
@@ -314,9 +312,7 @@ class Asker:
             trials = {trial["trial"]: trial async for trial in self._all_trials()}
             for ask in list(self._pending):
                 trial = trials.get(ask.trial)
-                if (
-                    trial is not None and configuration_key(trial["hp"]) == ask.key
-                ):  # else it was struck: another has its number
+                if trial is not None and configuration_key(trial["hp"]) == ask.key:  # else it was struck
                     self.known.take(trial)
                     self._end(ask, trial)
 

@@ -85,14 +85,8 @@ def _take(history: TrialHistory, event: Event) -> None:
         history.ended = event.at
     if event.type in ("TrialAdded", "TrialExtended", "TrialStopped"):
         history.reason = reason
-        history.rung = _rung(event.type, reason, history.rung)
-
-
-def _rung(type: str, reason: Mapping[str, Any], before: int | None) -> int | None:
-    """The rung that a trial trains for or was stopped at; None for tuners without rungs."""
-    if "rung" not in reason:
-        return before
-    return int(reason["rung"])
+        if "rung" in reason:
+            history.rung = int(reason["rung"])
 
 
 Json = dict[str, Any]
@@ -195,16 +189,8 @@ _NOT_WORDS = {"by", "rung", "sample", "asked", "bracket", "member"}
 
 def text(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
     """A study as one line, and a second one if it has a mark."""
-    return _join_lines(name, url, study, trials) + mark_line(study.get("exactness", {}).get("mark", ""))
-
-
-def mark_line(mark: str) -> str:
-    """A new line with the mark of a study; "" if it has none."""
-    return f"\n* {' '.join(mark.split())}" if mark else ""
-
-
-def _join_lines(name: str, url: str, study: Json, trials: Collection[Json]) -> str:
-    line = f"{study['state']}, {_count(len(trials))}" if "state" in study else "not heard of yet"
+    count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
+    line = f"{study['state']}, {count}" if "state" in study else "not heard of yet"
     if study.get("error"):
         line += f": {study['error']}"
     winner = best(trials, study.get("mode", "max"))
@@ -212,11 +198,12 @@ def _join_lines(name: str, url: str, study: Json, trials: Collection[Json]) -> s
         line += (
             f", best {study['metric']} {winner['value']:.6g} (trial {winner['trial']} after {winner['steps']} steps)"
         )
-    return f"<{name} {study['study']} at {url}: {line}>"
+    return f"<{name} {study['study']} at {url}: {line}>" + mark_line(study.get("exactness", {}).get("mark", ""))
 
 
-def _count(trials: int) -> str:
-    return "1 trial" if trials == 1 else f"{trials} trials"
+def mark_line(mark: str) -> str:
+    """A new line with the mark of a study; "" if it has none."""
+    return f"\n* {' '.join(mark.split())}" if mark else ""
 
 
 def html(line: str, study: Json, trials: Collection[Json]) -> str:

@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 from stagetree.client.http import Json
 from stagetree.client.trial_requests import Known
 from stagetree.errors import FailedStudy
-from stagetree.models import Decision, StudyAnswer, Trial, TrialDetail, UnderWay
+from stagetree.models import StudyAnswer, Trial, TrialDetail, UnderWay
 from stagetree.notebook import frames
 from stagetree.text import FINAL, decision_text, duration, mark_word, saved_text, value_text
 from stagetree.time_left import TimeLeft
@@ -32,17 +32,14 @@ _CELL = "text-align:left;padding:0 1em 0 0"
 
 def html(study: StudyAnswer) -> str:
     """The table of a notebook's cell: bars, rungs, the best trial, the last decision, and each slot."""
+    left = study.progress.seconds_left
+    time = f"{duration(study.wall_seconds)} elapsed" + (f", about {duration(left)} left" if left else "")
+    title = f"<b>{escape(study.study)}</b> · {escape(study.tuner)} · {escape(study.state)} · {time}"
     rows = "".join(
         f'<tr><td style="{_CELL};opacity:.6">{escape(label)}</td><td style="{_CELL}">{shown}</td></tr>'
         for label, shown in _rows(study)
     )
-    return f"<div>{_title(study)}<table>{rows}</table></div>"
-
-
-def _title(study: StudyAnswer) -> str:
-    left = study.progress.seconds_left
-    time = f"{duration(study.wall_seconds)} elapsed" + (f", about {duration(left)} left" if left else "")
-    return f"<b>{escape(study.study)}</b> · {escape(study.tuner)} · {escape(study.state)} · {time}"
+    return f"<div>{title}<table>{rows}</table></div>"
 
 
 def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
@@ -72,8 +69,9 @@ def _rows(study: StudyAnswer) -> Iterator[tuple[str, str]]:
             "best",
             f"{escape(study.metric)} {value} (trial {study.best.trial} after {study.best.steps} steps) {escape(hp)}",
         )
-    if progress.last is not None:
-        yield "last", escape(_decision(progress.last))
+    if (last := progress.last) is not None:
+        decision = f"{decision_text(last.kind, last.trial, last.steps)}: {frames.words(last.reason)}"
+        yield "last", escape(decision.removesuffix(": "))
     if study.exactness.mark:
         yield "mark", escape(study.exactness.mark)
     if study.ending:
@@ -87,10 +85,6 @@ def _bar(done: int, expected: int | None, *, about: bool = False) -> str:
     if expected is None:
         return str(done)
     return f'<progress value="{done}" max="{max(expected, 1)}"></progress> {done}/{"about " if about else ""}{expected}'
-
-
-def _decision(last: Decision) -> str:
-    return f"{decision_text(last.kind, last.trial, last.steps)}: {frames.words(last.reason)}".removesuffix(": ")
 
 
 def _slots(running: list[UnderWay]) -> Iterator[tuple[str, str]]:

@@ -59,13 +59,8 @@ def _parts(record: StudyHistory, trial: TrialDetail) -> Iterator[tuple[str, Plac
     starts = {node.id: node.start for node in record.nodes}
     points = [(step, value) for step, value in record.curve(trial.trial).items() if value is not None]
     for start, end in zip([(0, points[0][1]), *points] if points else [], points, strict=False):
-        yield _node(trial, starts, end[0]), start, end
-
-
-def _node(trial: TrialDetail, starts: dict[str, int], step: int) -> str:
-    """The node that takes a trial to a step."""
-    passed = [node for node in trial.path if starts.get(node, 0) < step]
-    return passed[-1] if passed else ""
+        passed = [node for node in trial.path if starts.get(node, 0) < end[0]]
+        yield passed[-1] if passed else "", start, end
 
 
 def svg(record: StudyHistory) -> str:
