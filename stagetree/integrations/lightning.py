@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -96,7 +96,8 @@ class LightningTrainer(TorchTrainer):
         if isinstance(configured, Mapping):
             configured = configured["optimizer"]
         while isinstance(configured, list | tuple):
-            if len(configured) == 0 or (isinstance(configured[0], Optimizer) and len([*_optimizers(configured)]) > 1):
+            several = sum(isinstance(each, Optimizer) for each in configured) > 1
+            if len(configured) == 0 or (isinstance(configured[0], Optimizer) and several):
                 raise ValueError("configure_optimizers must give one optimizer: for several, write your own trainer")
             configured = configured[0]
         if not isinstance(configured, Optimizer):
@@ -277,7 +278,3 @@ def _metrics() -> tuple[type, ...]:
     from torchmetrics import Metric
 
     return (Metric,)
-
-
-def _optimizers(configured: Any) -> Iterator[Optimizer]:
-    return (each for each in configured if isinstance(each, Optimizer))

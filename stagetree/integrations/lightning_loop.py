@@ -83,9 +83,8 @@ class _Lightning(FrameworkLoop):
             import torch
 
             path = folder / "resumed.ckpt"
-            state["loops"]["fit_loop"]["epoch_loop.state_dict"][LOG_COUNTER] = (
-                state["global_step"] - 1
-            )  # Lightning adds one
+            counters = state["loops"]["fit_loop"]["epoch_loop.state_dict"]
+            counters[LOG_COUNTER] = state["global_step"] - 1  # Lightning adds one
             torch.save({**state, "pytorch-lightning_version": str(lightning.__version__)}, path)
         self._trainer.fit(self._model, datamodule=self._data, ckpt_path=path)
 

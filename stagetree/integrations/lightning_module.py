@@ -147,10 +147,6 @@ INSTEAD = {
 """What to do instead of a method that is not called; otherwise `_BATCH`."""
 
 
-def instead_of(name: str) -> str:
-    return INSTEAD.get(name, _BATCH)
-
-
 def refuse_own_loop(module: Any) -> None:
     """Refuse a module with an optimization loop of its own, which would be ignored."""
     base = base_of(module, "LightningModule")
@@ -168,7 +164,7 @@ def refuse(thing: Any, base: type, called: frozenset[str]) -> None:
         names = ", ".join(own)
         verb = "is" if len(own) == 1 else "are"
         raise ValueError(
-            f"{type(thing).__name__}.{names} {verb} not called here: leave it out, and {instead_of(own[0])}"
+            f"{type(thing).__name__}.{names} {verb} not called here: leave it out, and {INSTEAD.get(own[0], _BATCH)}"
         )
 
 

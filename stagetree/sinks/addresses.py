@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from stagetree.sinks.base import Sink, SinkError
 from stagetree.sinks.follower import Onlooker
@@ -44,14 +44,6 @@ def split_artifacts(address: str) -> tuple[str, tuple[str, ...]]:
         forms = " or ".join(f"?artifacts={each}" for each in (*ARTIFACTS, "+".join(ARTIFACTS)))
         raise SinkError(f"must end with {forms} where it asks for artifacts, got {address!r}")
     return address[: option.start()], tuple(dict.fromkeys(wanted))
-
-
-def _add_artifacts(address: str, artifacts: Sequence[str]) -> str:
-    """The address with these artifacts, if any, instead of its own. Raises `SinkError`."""
-    if artifacts:
-        address = f"{split_artifacts(address)[0]}?artifacts={'+'.join(artifacts)}"
-        split(address)
-    return address
 
 
 def split(address: str) -> tuple[str, str]:
@@ -118,7 +110,11 @@ class Configured:
         """
         named, artifacts = split_artifacts(name)
         if named in self.named:
-            return _add_artifacts(self.named[named], artifacts)
+            address = self.named[named]
+            if artifacts:
+                address = f"{split_artifacts(address)[0]}?artifacts={'+'.join(artifacts)}"
+                split(address)
+            return address
         kind = "" if NAMED.fullmatch(named) else split(name)[0]
         if kind == "tensorboard" or (kind not in ("", "webhook") and self.is_open):
             return name
@@ -129,7 +125,8 @@ class Configured:
 def progress_folder(address: str, positions: Path = POSITIONS) -> Path:
     """The folder with the progress of a sink. Raises `SinkError`."""
     kind, where = split(address)
-    name = sha256(where.encode()).hexdigest()[:16] if kind == "webhook" else _folder_name(where)  # it may hold a secret
+    is_secret = kind == "webhook"  # its path may be one
+    name = sha256(where.encode()).hexdigest()[:16] if is_secret else quote(where, safe="")
     return Path(where) if kind == "tensorboard" else positions / kind / name
 
 
@@ -167,10 +164,3 @@ def open_sink(address: str, positions: Path = POSITIONS) -> Sink | Onlooker:
     from stagetree.sinks.trackers import Mlflow
 
     return Mlflow(where, progress_folder(address, positions), artifacts)
-
-
-def _folder_name(where: str) -> str:
-    """A folder name, unique per target."""
-    from urllib.parse import quote
-
-    return quote(where, safe="")

@@ -36,17 +36,14 @@ class TensorBoard:
         """Append to the run's file. Returns the new length."""
         path = self._runs / f"trial-{record.run}" / FILE
         with errors_of(str(path), OSError):
-            return self._append_to(path, record)
-
-    def _append_to(self, path: Path, record: Record) -> int:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:  # not kept open: a study may have more trials than a process may have files
-            if file.tell() == 0:
-                _append(file, record.at, file_version="brain.Event:2")
-            for summary in _summaries(record):
-                step = record.step if isinstance(record, Point) else 0
-                _append(file, record.at, step=step, summary=summary)
-        return path.stat().st_size
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:  # not kept open: a study may have more trials than a process may have files
+                if file.tell() == 0:
+                    _append(file, record.at, file_version="brain.Event:2")
+                for summary in _summaries(record):
+                    step = record.step if isinstance(record, Point) else 0
+                    _append(file, record.at, step=step, summary=summary)
+            return path.stat().st_size
 
     def close(self) -> None:
         """No files stay open."""

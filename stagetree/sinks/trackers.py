@@ -158,17 +158,14 @@ class Mlflow:
     def resume(self, study: str, marks: Mapping[Run, Mark]) -> None:
         """Find or create the experiment, and find its runs."""
         with errors_of("MLflow", self._refusal):
-            self._find(study)
-
-    def _find(self, study: str) -> None:
-        there = self._client.get_experiment_by_name(study)
-        self._experiment = there.experiment_id if there else self._client.create_experiment(study)
-        token = None
-        while token is None or token:
-            page = self._client.search_runs([self._experiment], page_token=token)
-            ours = [run for run in page if _TRIAL in run.data.tags]
-            self._runs |= {run_of(int(r.data.tags[_TRIAL]), _ALONE in r.data.tags): r.info.run_id for r in ours}
-            token = page.token or ""
+            there = self._client.get_experiment_by_name(study)
+            self._experiment = there.experiment_id if there else self._client.create_experiment(study)
+            token = None
+            while token is None or token:
+                page = self._client.search_runs([self._experiment], page_token=token)
+                ours = [run for run in page if _TRIAL in run.data.tags]
+                self._runs |= {run_of(int(r.data.tags[_TRIAL]), _ALONE in r.data.tags): r.info.run_id for r in ours}
+                token = page.token or ""
 
     def write(self, record: Record) -> Mark:
         """Write to the trial's run, creating it if necessary."""

@@ -268,13 +268,10 @@ class _Sources:
 
     def _imports(self, module: str) -> dict[str, str]:
         """The absolute dotted names of a module's imported names."""
-        if module not in self._imported:
-            self._imported[module] = self._read_imports(module)
-        return self._imported[module]
-
-    def _read_imports(self, module: str) -> dict[str, str]:
+        if module in self._imported:
+            return self._imported[module]
         package = module.split("/")[:-1]
-        imports: dict[str, str] = {}
+        self._imported[module] = imports = dict[str, str]()
         for node in ast.walk(self.tree(module)):
             match node:
                 case ast.Import(names=names):

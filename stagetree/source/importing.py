@@ -45,7 +45,7 @@ class Imports:
     def module(self) -> ModuleType:
         """The trainer's own module. Raises the module's errors."""
         present = sys.modules.get(self.name)
-        if "." not in self.path.stem and (present is None or (_file(present) == str(self.path))):
+        if "." not in self.path.stem and (present is None or _file(present) == str(self.path)):
             return importlib.import_module(self.name)
         return self._import_renamed()
 

@@ -92,7 +92,10 @@ class _Closure:
             file = waiting.pop()
             relative = file.relative_to(self._base).as_posix()
             if relative not in self.files:
-                self.files[relative] = _read(file)
+                try:
+                    self.files[relative] = file.read_bytes()
+                except OSError as error:
+                    raise SourceError(f"{file}: {error.strerror}") from None
                 if file.suffix != ".py":
                     continue  # not Python: a program, or a file that it reads
                 tree = _parse(self.files[relative], file)
@@ -123,13 +126,6 @@ def _places(base: Path, module: str) -> Iterator[tuple[Path, Path]]:
 def _package(base: Path, file: Path) -> tuple[str, ...]:
     """The package that relative imports of a file start from, as parts."""
     return file.parent.relative_to(base).parts
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise SourceError(f"{file}: {error.strerror}") from None
 
 
 def _parse(content: bytes, file: Path) -> ast.Module:
