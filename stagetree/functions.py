@@ -149,7 +149,17 @@ class Run:
         position in the data. The global generators are saved separately. load: restores a result of `save`. evaluate:
         returns values by metric name, and must not change the state.
         """
-        self.calls = {"save": self._saving(save), "load": self._loading(load), "evaluate": evaluate}
+
+        def saved() -> Any:
+            places = [stream.state_dict() for stream in self._streams]
+            return {"state": save(), "streams": places} if places else save()
+
+        def loaded(state: Any) -> None:
+            load(state["state"] if self._streams else state)
+            for stream, place in zip(self._streams, state["streams"] if self._streams else (), strict=True):
+                stream.load_state_dict(place)
+
+        self.calls = {"save": saved, "load": loaded, "evaluate": evaluate}
 
     @overload
     def stream(self, data: Resumable) -> Stream: ...
@@ -178,21 +188,6 @@ class Run:
     def log(self, name: str, value: Any) -> None:
         """Log a number between evaluations, as `Trainer.log` does."""
         raise NotImplementedError
-
-    def _saving(self, save: Callable[[], Any]) -> Callable[[], Any]:
-        def saved() -> Any:
-            places = [stream.state_dict() for stream in self._streams]
-            return {"state": save(), "streams": places} if places else save()
-
-        return saved
-
-    def _loading(self, load: Callable[[Any], None]) -> Callable[[Any], None]:
-        def loaded(state: Any) -> None:
-            load(state["state"] if self._streams else state)
-            for stream, place in zip(self._streams, state["streams"] if self._streams else (), strict=True):
-                stream.load_state_dict(place)
-
-        return loaded
 
     def check(self) -> None:
         """Raises RuntimeError before `state` was called."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from stagetree.json_walk import PLAIN, JsonWalk
 from stagetree.sequences import Sequence, SequenceError
-from stagetree.sequences.tape import Tape, tape_of_text
+from stagetree.sequences.tape import tape_of_text
 from stagetree.sequences.text_cache import cached_by_text
 
 LANES = 8
@@ -135,28 +135,18 @@ def check_trial(hp: Mapping[str, Any], steps: int, every: int | None = None, lim
     check_steps("steps", steps, every, limits)
     changes = 0
     for name, text in texts.items():
-        changes += _changes(name, text, steps, limits.segments)
+        try:
+            changes += _count_changes(text, steps, limits.segments)
+        except SequenceError as error:
+            raise SequenceError(error.nested_field(name), error.problem) from None
         if changes > limits.segments:
             most = f"at most {limits.segments:,} times in a trial, all hyper-parameters together"
             raise SequenceError(name, f"must change {most}, and within {_number(steps)} steps it does more often")
     return changes
 
 
-def _changes(name: str, text: str, steps: int, most: int) -> int:
-    try:
-        return _count_cached(text, steps, most)
-    except SequenceError as error:
-        raise SequenceError(error.nested_field(name), error.problem) from None
-
-
 def _plain(sequence: Any) -> Any:
     return sequence.to_json() if isinstance(sequence, Sequence) else sequence
-
-
-@cached_by_text(16384)
-def _count_cached(text: str, steps: int, most: int) -> int:
-    """Cached, because a space repeats few sequences many times."""
-    return count_changes(tape_of_text(text), steps, most)
 
 
 def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMITS) -> None:
@@ -170,12 +160,13 @@ def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMI
         )
 
 
-def count_changes(tape: Tape, steps: int, most: int) -> int:
-    """The number of pieces of a sequence before `steps`. Stops counting at `most` + 1.
+@cached_by_text(16384)
+def _count_changes(text: str, steps: int, most: int) -> int:
+    """The number of pieces of a sequence before `steps`, given its JSON. Stops counting at `most` + 1.
 
-    Raises `SequenceError` if its values are not finite.
+    Cached, because a space repeats few sequences many times. Raises `SequenceError` if its values are not finite.
     """
-    pieces = tape.pieces_before(steps, most + 2)
+    pieces = tape_of_text(text).pieces_before(steps, most + 2)
     ends = [*(piece.start for piece in pieces[1:]), steps]
     counted = min(len(pieces), most + 1)
     for piece, end in zip(pieces[:counted], ends, strict=False):

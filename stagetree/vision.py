@@ -46,23 +46,18 @@ class _Preparing(MetaPathFinder):
     """Finds nothing itself; it is called before the import."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> None:
-        if fullname == "torchvision":
-            _declare_operators()
+        if fullname != "torchvision" or _DECLARED or not lacks_operators():
+            return
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+        _DECLARED.append(library)
 
 
 def lacks_operators() -> bool:
     """Whether torchvision is installed for another build of torch, so that a plain import of it fails."""
     spec = PathFinder.find_spec("torchvision")
     return spec is not None and spec.origin is not None and not _has_operators(Path(spec.origin).parent)
-
-
-def _declare_operators() -> None:
-    if _DECLARED or not lacks_operators():
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    _DECLARED.append(library)
 
 
 def _has_operators(folder: Path) -> bool:

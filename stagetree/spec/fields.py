@@ -167,8 +167,8 @@ def aliased(name: str, description: str, **options: Any) -> Any:
     return Field(description=description, validation_alias=AliasChoices(name, *OTHER_NAMES[name]), **options)
 
 
-def max_steps_field() -> Any:
-    return aliased("max_steps", "the number of steps to train each trial for, at least 1")
+def max_steps_field(**options: Any) -> Any:
+    return aliased("max_steps", "the number of steps to train each trial for, at least 1", **options)
 
 
 def min_steps_field(**options: Any) -> Any:
@@ -179,10 +179,9 @@ def num_trials_field() -> Any:
     return aliased("num_trials", "the number of configurations to try, at least 1")
 
 
-def reduction_factor_field() -> Any:
-    return aliased(
-        "reduction_factor", "a whole number of at least 2: one of this many is promoted from a rung", default=4
-    )
+def reduction_factor_field(default: int = 4) -> Any:
+    text = "a whole number of at least 2: one of this many is promoted from a rung"
+    return aliased("reduction_factor", text, default=default)
 
 
 def sampling_seed_field() -> Any:

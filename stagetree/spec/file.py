@@ -148,7 +148,12 @@ def parse_value(text: str) -> Any:
     if text[:1] not in _OPENING:
         resolve: Any = StudyLoader("").resolve
         tag = resolve(yaml.ScalarNode, text, (True, False))
-        return text if tag == _TEXT or not text else _construct_scalar(yaml.ScalarNode(tag, text))
+        if tag == _TEXT or not text:
+            return text
+        try:
+            return StudyLoader("").construct_object(yaml.ScalarNode(tag, text))
+        except ConstructorError as error:
+            raise ValueError(error.problem) from None
     try:
         return yaml.load(text, StudyLoader)
     except yaml.MarkedYAMLError as error:
@@ -157,13 +162,6 @@ def parse_value(text: str) -> Any:
 
 _OPENING = ("[", "{", '"', "'")
 _TEXT = "tag:yaml.org,2002:str"
-
-
-def _construct_scalar(node: yaml.ScalarNode) -> Any:
-    try:
-        return StudyLoader("").construct_object(node)
-    except ConstructorError as error:
-        raise ValueError(error.problem) from None
 
 
 def change_fields(spec: Any, changes: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from stagetree.space.constraints import read_constraint
 from stagetree.spec.errors import FieldError
 from stagetree.spec.fields import OTHER_NAMES, SpecPart, Text, aliased
 from stagetree.spec.tuners import KINDS, AshaTuner, SamplingTuner, TunerSpec
+from stagetree.spec.tuners.base import TunedStudy
 
 MODES = {"maximize": "max", "minimize": "min"}
 """Names of the modes in other tools."""
@@ -59,13 +60,11 @@ NON_LEARNING = ("random", "grid", "sobol", "halton")
 """Samplers that do not use results."""
 
 
-class JudgedStudy(Protocol):
+class JudgedStudy(TunedStudy, Protocol):
     """The fields of a study that objectives depend on."""
 
     @property
     def metric(self) -> str: ...
-    @property
-    def mode(self) -> Literal["max", "min"]: ...
     @property
     def metrics(self) -> list[Metric]: ...
     @property

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Protocol
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from stagetree.sequences import SequenceError, parse
-from stagetree.space import Space
 from stagetree.space.distinct import UniqueSamples
 from stagetree.space.suggestions import DRAWS, sample_suggestion, suggested_values
 from stagetree.spec.errors import FieldError, join_path
 from stagetree.spec.fields import Text, as_json, as_named
 from stagetree.spec.tuners import HyperbandTuner, SamplingTuner, TunerSpec
+from stagetree.spec.tuners.base import TunedStudy
 
 MOST_SUGGESTIONS = 1000
 """How many a study file may list."""
@@ -29,17 +29,13 @@ TRANSFER_SAMPLERS = ("tpe", "gp", "trunks")
 LearnFrom = Annotated[list[Text], Field(max_length=MOST_STUDIES)]
 
 
-class SuggestedStudy(Protocol):
+class SuggestedStudy(TunedStudy, Protocol):
     """The fields of a study that suggestions depend on."""
 
     @property
     def suggestions(self) -> list[dict[str, Any]]: ...
     @property
     def learn_from(self) -> list[str]: ...
-    @property
-    def search_space(self) -> Space: ...
-    @property
-    def sampling_seed(self) -> int: ...
     @property
     def tuner(self) -> Any: ...
 

@@ -25,6 +25,7 @@ from stagetree.spec.fields import (
     aliased,
     distinct_field,
     first_field,
+    max_steps_field,
     sampling_seed_field,
 )
 from stagetree.spec.tuners.base import SamplingTuner, TunedStudy, TunerSpec
@@ -71,11 +72,7 @@ class FixedTuner(TunerSpec):
     trains_to_the_end: ClassVar[bool] = True
     takes_objectives: ClassVar[bool] = True
     kind: str
-    max_steps: Count | None = aliased(
-        "max_steps",
-        "the number of steps to train each trial for, at least 1",
-        default=None,
-    )
+    max_steps: Count | None = max_steps_field(default=None)
 
     def configurations_with_steps(self, spec: TunedStudy) -> Iterator[tuple[dict[str, Sequence], int]]:
         """Each configuration with the length of its trial."""

@@ -142,9 +142,7 @@ class HyperbandTuner(HalvingTuner):
     kind: Literal["hyperband"] = "hyperband"
     min_steps: Count = min_steps_field(default=1)
     max_steps: Count = max_steps_field()
-    reduction_factor: Factor = aliased(
-        "reduction_factor", "a whole number of at least 2: one of this many is promoted from a rung", default=3
-    )
+    reduction_factor: Factor = reduction_factor_field(default=3)
     brackets: Count | None = Field(default=None, description="how many brackets, the most aggressive first")
     loops: Count = Field(default=1, description="how often all brackets are gone through, at least 1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice, pairwise
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,8 @@ _WINDOW = "a number of steps, at least 1, or a fraction of the rung's, above 0 a
 _WEIGHTS = "uniform, linear, or an object with decay: linear, cosine or sqrt, the decay that they imitate"
 
 
-def _as_steps(value: Any, least: int, expected: str) -> Any:
+def _as_steps(value: Any, *, least: int, expected: str) -> Any:
+    """A number of steps, or a fraction of the rung's."""
     if isinstance(value, float) and 0 < value < 1:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
@@ -28,14 +30,8 @@ def _as_steps(value: Any, least: int, expected: str) -> Any:
     raise SequenceError("", f"must be {expected}, got {shorten(value)}")
 
 
-def as_cooldown(value: Any) -> Any:
-    """A number of steps, or a fraction of the rung's. At least 2 steps: the first one still has the full value."""
-    return _as_steps(value, 2, _COOLDOWN)
-
-
-def as_window(value: Any) -> Any:
-    """A number of steps, or a fraction of the rung's."""
-    return _as_steps(value, 1, _WINDOW)
+_as_cooldown = partial(_as_steps, least=2, expected=_COOLDOWN)  # the first step still has the full value
+_as_window = partial(_as_steps, least=1, expected=_WINDOW)
 
 
 def as_weights(value: Any) -> Any:
@@ -61,7 +57,7 @@ class RungValue(SpecPart):
 class CooldownValue(RungValue):
     """Rank trials at a rung by the result of a cooldown that is branched off there."""
 
-    cooldown: Annotated[int | float, PlainValidator(as_cooldown, json_schema_input_type=int | float)] = Field(
+    cooldown: Annotated[int | float, PlainValidator(_as_cooldown, json_schema_input_type=int | float)] = Field(
         description=_COOLDOWN
     )
     shape: Literal["linear", "cosine", "sqrt"] = Field(
@@ -106,7 +102,7 @@ class MergeValue(RungValue):
     """Rank trials at a rung by the result of the mean of their last states, for which nothing is trained."""
 
     merge: int = Field(ge=2, le=1000, strict=True, description="a whole number from 2 to 1000: how many states")
-    window: Annotated[int | float, PlainValidator(as_window, json_schema_input_type=int | float)] = Field(
+    window: Annotated[int | float, PlainValidator(_as_window, json_schema_input_type=int | float)] = Field(
         default=0.2, description=f"{_WINDOW}: from the first of the states to the last, which is at the rung"
     )
     weights: Annotated[
