@@ -29,7 +29,10 @@ class RowGroup:
         named = dict(model.named_parameters())
         self.lane, self.optimizer = lane, optimizer
         self.parameters = {name: named[name] for name, _, _ in segment.places}
-        self.group: dict[str, Any] = _single_group([group for group in optimizer.param_groups if self._is_in(group)])
+        groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if self._is_in(group)]
+        if len(groups) != 1:
+            raise NotStackable
+        self.group = groups[0]
 
     def release(self) -> None:
         """Give the lane's optimizer state of its own again."""
@@ -75,9 +78,3 @@ def has_hooks(optimizer: Optimizer) -> bool:
     return bool(
         optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or "step" in vars(optimizer)
     )
-
-
-def _single_group(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    if len(groups) != 1:
-        raise NotStackable
-    return groups[0]

@@ -62,11 +62,6 @@ class Loss(nn.Module):
         batch: shared, or `LaneBatches` of one structure. All lanes draw the same random numbers as each would
         draw alone with the current generators.
         """
-        gradients, sums = self._compute_rows(rows, batch, share)
-        return BackwardResult(gradients, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
-
-    def _compute_rows(self, rows: StackRows, batch: Any, share: float) -> tuple[Tensors, Tensors]:
-        """The gradients, and the sums of logged values. Buffers are changed in place."""
 
         def loss(named: dict[str, Tensor], batch: Any) -> tuple[Tensor, Tensors]:
             with capture_logs(self._trainer) as logged, self._lane_context(rows):
@@ -76,8 +71,9 @@ class Loss(nn.Module):
 
         losses, sums = self._map_lanes(loss, rows, batch)
         ones = torch.ones_like(losses)  # no lane's loss depends on another's parameters
-        gradients = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
-        return dict(zip(rows.parameters, gradients, strict=True)), sums
+        found = torch.autograd.grad(losses, list(rows.parameters.values()), ones, materialize_grads=True)
+        gradients = dict(zip(rows.parameters, found, strict=True))
+        return BackwardResult(gradients, rows.buffers, sums, self._counts, rows.numbers, rows.flat_buffers)
 
     def _map_lanes(self, compute: Callable[[dict[str, Tensor], Any], Any], rows: StackRows, batch: Any) -> Any:
         """Map `compute` over the lanes, with each lane's tensors by their names in this module, and its batch."""
@@ -92,7 +88,8 @@ class Loss(nn.Module):
             replaced = leaves.copy()
             for leaf, tensor in zip(at if own else (), tensors[len(tensors) - len(own) :], strict=True):
                 replaced[leaf] = tensor
-            named = _named_tensors(rows, tensors[: len(tensors) - len(own)])
+            stacked = zip((*rows.parameters, *rows.buffers), tensors[: len(tensors) - len(own)], strict=True)
+            named = {f"model.{name}": each for name, each in (*stacked, *rows.constants.items())}  # shared by all lanes
             return compute(named, tree_unflatten(replaced, nest))
 
         with decompose_attention():
@@ -192,12 +189,6 @@ def _weighted_loss(value: Mean, share: float) -> Tensor:
     if isinstance(value, tuple | list):
         raise NotPackable("its loss is (sum, count), and `micro_batch_size` cuts its batches: leave one of them out")
     return one_mean("the loss", value) * share
-
-
-def _named_tensors(rows: StackRows, each_lanes: Sequence[Tensor]) -> dict[str, Tensor]:
-    """One lane's tensors by their names in the module. Constants have no rows: all lanes share them."""
-    own = zip((*rows.parameters, *rows.buffers), each_lanes, strict=True)
-    return {f"model.{name}": each for name, each in (*own, *rows.constants.items())}
 
 
 def _add_row_dim(tensors: Tensors) -> Tensors:

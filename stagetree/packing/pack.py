@@ -157,7 +157,11 @@ class Pack:
         if number is None:
             raise ValueError(f"all {self.width} lanes of the pack are taken")
         lane = Lane(trainer, device, at, number)
-        self._step = self._step or _make_step(lane, self.width)
+        if self._step is None:
+            try:
+                self._step = PackedStep(lane, self.width)
+            except Exception as error:
+                raise explain_error(error) from error
         if not self._step.hold(lane):
             return None
         self._step.adopt(lane)
@@ -225,7 +229,10 @@ class Pack:
         failures, device = Failures(), bucket[0].device
         generators.restore(bucket[0].generators, device)
         for left in reversed(range(batches)):
-            failures |= self._backward(bucket)
+            try:
+                failures |= self._step.backward(bucket)
+            except Exception as error:  # reading the shared batch failed
+                failures |= dict.fromkeys(bucket, error)
             bucket = [lane for lane in bucket if lane not in failures]
             if not left:
                 at = generators.state(device)
@@ -236,20 +243,6 @@ class Pack:
             if not bucket:
                 break
         return failures
-
-    def _backward(self, bucket: list[Lane]) -> Failures:
-        assert self._step is not None
-        try:
-            return self._step.backward(bucket)
-        except Exception as error:  # reading the shared batch failed
-            return dict.fromkeys(bucket, error)
-
-
-def _make_step(lane: Lane, width: int) -> PackedStep:
-    try:
-        return PackedStep(lane, width)
-    except Exception as error:
-        raise explain_error(error) from error
 
 
 def group_by_batch_key(lanes: Iterable[Lane]) -> list[list[Lane]]:

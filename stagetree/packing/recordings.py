@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -155,7 +156,10 @@ class _Recording:
         """The result; None if it was compared with the pass computed anew and differs."""
         self._times += 1
         if self._times & (self._times - 1) and self._times % CHECK_EVERY:
-            return _clone_sums(self._play(batch))
+            played = self._play(batch)
+            return replace(
+                played, sums={name: each.clone() for name, each in played.sums.items()}
+            )  # read after the next
         before = generators.state(self._device)
         played = self._play(batch)
         after = generators.state(self._device)
@@ -165,12 +169,6 @@ class _Recording:
             return computed
         generators.restore(before, self._device)
         return None
-
-
-def _clone_sums(result: BackwardResult) -> BackwardResult:
-    """Clone the sums of logged values, which are read after the next pass."""
-    sums = {name: each.clone() for name, each in result.sums.items()}
-    return BackwardResult(result.gradients, result.buffers, sums, result.counts, result.numbers, result.flat_buffers)
 
 
 def _is_same(one: BackwardResult, other: BackwardResult) -> bool:

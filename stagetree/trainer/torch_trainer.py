@@ -224,14 +224,17 @@ class TorchTrainer(ModelTrainer):
                 if not self._sharding and self._batching.micro_size is None:
                     self.train_batch(self._batch(whole))
                 else:
-                    self._learn(whole)
-                    self.update()
+                    self._train_in_parts(whole)
             self._pass(whole)
 
     def _take(self, model: nn.Module) -> None:
         if self._sharding:
             refuse_inexact(self, TorchTrainer, model, is_fixed=self._sharding.is_fixed)
         super()._take(model)
+
+    def _train_in_parts(self, whole: BatchSpan) -> None:
+        self._learn(whole)
+        self.update()
 
     def _learn(self, whole: BatchSpan) -> None:
         def learn(span: BatchSpan) -> None:
