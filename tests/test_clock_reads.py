@@ -27,7 +27,7 @@ DATES = {
     "app/workers/slot/context.py": "when a fact was stated",
     "app/workers/preparation.py": "when a process began to be prepared, beside the dates of files",
     "stagetree/runtime/exactness/digests.py": "no clock: times of day are values, too",
-    "stagetree/runtime/reads/file_uses.py": "when another program was started, beside the dates of files",
+    "stagetree/runtime/reads/file_reads.py": "when another program was started, beside the dates of files",
     "stagetree/runtime/checkpoints/state_format.py": "no clock: scalars of NumPy that are dates",
 }
 """The files that read the date, and what for."""

@@ -97,7 +97,7 @@ class TrainerConnection:
     stacks: the file for the stacks of its threads.
     step: the last reported step of the model.
     left: what earlier trials left in the process before the model was built: see
-        `stagetree.runtime.exactness.process_changes`.
+        `stagetree.runtime.exactness.held_values`.
     not_exact: operations without a deterministic form that the model has used since it was built.
     on_hang: kills the process after a command has had no answer for some seconds, and returns the error.
     reports_free_memory: whether it measures free memory beside its training.
@@ -179,7 +179,7 @@ class TrainerConnection:
 
     @property
     def uses(self) -> dict[str, list[Any]]:
-        """The files that were `read` and `written`, see `stagetree.runtime.reads.file_uses`."""
+        """The files that were `read` and `written`, see `stagetree.runtime.reads.file_reads`."""
         return {kind: [file for each in self._uses for file in each[kind]] for kind in ("read", "written")}
 
     def take_uses(self) -> dict[str, list[Any]]:

@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -130,20 +130,13 @@ def _run_all(ways: list[Training]) -> dict[int, tuple[int, bytes]]:
             status = os.waitstatus_to_exitcode(os.waitpid(pids[number], 0)[1])
             answers[number] = (status, parts[number])
             if not parts[number] or "error" in json.loads(parts[number]):
-                _kill(pid for other, pid in enumerate(pids) if other not in answers)
-                for other in range(len(ways)):
-                    if other not in answers:
-                        os.close(pipes[other])
+                for other in set(range(len(ways))) - answers.keys():  # they would wait for the one that failed
+                    with suppress(ProcessLookupError):
+                        os.kill(pids[other], signal.SIGKILL)
+                    os.waitpid(pids[other], 0)
+                    os.close(pipes[other])
                 return {number: answers[number]}
     return dict(sorted(answers.items(), reverse=True))
-
-
-def _kill(pids: Any) -> None:
-    """Kill the other ranks, which would wait for the one that failed."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def _parse_answer(status: int, answer: bytes) -> dict[str, Any]:
@@ -240,7 +233,7 @@ def check(job: Job) -> Report:
     with tempfile.TemporaryDirectory() as folder, show_warnings_once():
         ways = _Trainings(job, Path(folder))
         try:
-            _compare(ways, report)
+            _compare(job, ways, report)
         except TrainerFailed as failed:
             report.failed = failed.error
     if report.differences and (script := script_of(job.file, job.name)) is not None:
@@ -249,9 +242,9 @@ def check(job: Job) -> Report:
     return report
 
 
-def _compare(ways: _Trainings, report: Report) -> None:
+def _compare(job: Job, ways: _Trainings, report: Report) -> None:
     run_in_fork = ways.run_in_fork
-    run_in_fork(ways.train_first_part)
+    run_in_fork(partial(ways.train_until, job.broken, "first"))
     whole = run_in_fork(ways.train_unbroken)
     for name in _MEASURED:
         setattr(report, name, whole[name])
@@ -263,24 +256,17 @@ def _compare(ways: _Trainings, report: Report) -> None:
         text = "" if way in wrong else inexact_reasons.other_metrics(report.metrics, result["metrics"])
         if text:
             report.differences[way] = f"{text}. {inexact_reasons.metric_cause(names if way == 'split' else ())}"
-    if wrong and run_in_fork(ways.train_again) and (text := ways.difference("again")):
+    if wrong and run_in_fork(partial(ways.train_until, job.steps, "again")) and (text := ways.difference("again")):
         wrong = {"again": text, **wrong}
     for way, text in wrong.items():
-        report.differences[way] = f"{text}. {_cause(way, 'again' in wrong, names)}"
+        unrestored = inexact_reasons.unrestored_cause(names) or inexact_reasons.LOST
+        cause = inexact_reasons.WATCHED if way == "watched" else unrestored
+        report.differences[way] = f"{text}. {inexact_reasons.UNREPEATABLE if 'again' in wrong else cause}"
     for world in ways.worlds if not wrong else ():
         result = run_in_ranks(partial(ways.train_in_ranks, world), world, ways.device, is_watched=True)
         text = ways.difference(f"ranks {world}") or ways.difference(f"ranks {world} on")
         if text := text or inexact_reasons.other_metrics(report.metrics, result["metrics"]):
             report.differences[f"ranks {world}"] = f"{text}. {RANKED}"
-
-
-def _cause(way: str, is_unrepeatable: bool, names: Sequence[str]) -> str:
-    """The likely cause of a state that differs. names: held values that were not restored with the state."""
-    if is_unrepeatable:
-        return inexact_reasons.UNREPEATABLE
-    return (
-        inexact_reasons.WATCHED if way == "watched" else inexact_reasons.unrestored_cause(names) or inexact_reasons.LOST
-    )
 
 
 class _Trainings:
@@ -296,11 +282,11 @@ class _Trainings:
         _, _, number = self._job.parallel.partition(":")
         return run_in_ranks(way, int(number), self.device) if number else run_in_fork(way)
 
-    def train_first_part(self) -> dict[str, Any]:
-        """Train up to the break."""
+    def train_until(self, step: int, way: str) -> dict[str, Any]:
+        """Train up to a step, such as the break."""
         model = self._build_model()
-        self._train(model, self._job.broken)
-        self._save_state(model, "first")
+        self._train(model, step)
+        self._save_state(model, way)
         return {"done": True}
 
     def train_unbroken(self) -> dict[str, Any]:
@@ -324,12 +310,6 @@ class _Trainings:
             "checkpoint_bytes": size,
             "save_seconds": save_seconds,
         }
-
-    def train_again(self) -> dict[str, Any]:
-        model = self._build_model()
-        self._train(model, self._job.steps)
-        self._save_state(model, "again")
-        return {"done": True}
 
     def train_split(self) -> dict[str, Any]:
         """Resume from the state at the break, in a new process."""

@@ -35,32 +35,9 @@ SERVICE = "STAGETREE_"
 STACK = f"{SERVICE}STACK"
 """The variable with the folder of the stack that started a process. The next stack ends the processes left in it."""
 
-PASSED_VARIABLES: tuple[str, ...] = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "TMPDIR",
-    "TZ",
-    "LANG",
-    "LC_*",
-    "XDG_*",
-    "LD_*",
-    "PYTHON*",
-)
-PASSED_VARIABLES += (
-    "CUDA_*",
-    "NVIDIA_*",
-    "NCCL_*",
-    "GLOO_*",
-    "ROCM_*",
-    "HIP_*",
-    "TORCH*",
-    "PYTORCH_*",
-    "CUBLAS_*",
-    "OMP_*",
-    "MKL_*",
+PASSED_VARIABLES = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_*", "XDG_*", "LD_*", "PYTHON*"),
+    *("CUDA_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "ROCM_*", "HIP_*", "TORCH*", "PYTORCH_*", "CUBLAS_*", "OMP_*", "MKL_*"),
 )
 """Variables that every trainer gets: of the machine and of libraries."""
 

@@ -158,11 +158,8 @@ def _imported_packages(file: Path) -> list[str]:
     """The third-party modules that a trainer's files import."""
     imports = imports_of(file)
     names = {name.partition(".")[0] for name in _imported_modules(imports.files)} - {"stagetree"}
-    return [name for name in sorted(names - sys.stdlib_module_names) if not _is_own(name, imports)]
-
-
-def _is_own(name: str, imports: Imports) -> bool:
-    return any(each.split("/")[0].removesuffix(".py") == name for each in imports.files)
+    own = {each.split("/")[0].removesuffix(".py") for each in imports.files}
+    return sorted(names - sys.stdlib_module_names - own)
 
 
 def _version_of(name: str) -> str:

@@ -20,11 +20,12 @@ from greenlet import getcurrent, greenlet
 
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.buffers import Buffer, Buffers
-from stagetree.runtime.checkpoints.weight_files import load_weights_from
+from stagetree.runtime.checkpoints.weight_files import load_weights
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.scripts.interface import Script, place_text
 from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
 from stagetree.sequences import Form, as_lists, is_same_value, parse
+from stagetree.system.files import descriptor_path
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, construct, finite_metrics
 from stagetree.trainer.generators import GeneratorStates
@@ -35,10 +36,7 @@ class HpTimeline:
     """A trial's hyper-parameters. hp: the JSON of their sequences. Raises `stagetree.sequences.SequenceError`."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
-        self._hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
-
-    def matches(self, hp: Mapping[str, Any]) -> bool:
-        return is_same_value(self._hp, hp)
+        self.hp, self._tracks = hp, {name: _Track(hp[name]) for name in sorted(hp)}
 
     def at(self, step: int) -> dict[str, Any]:
         """All values in force at a step."""
@@ -108,15 +106,13 @@ class Model:
                 saved = state_format.read(fd)
                 self.trainer.setup(self.given.give(timeline.at(0)))
                 self.trainer.load_state_dict(saved["trainer"])
-            self._generators = GeneratorStates.from_saved(
-                saved["generators"]
-            )  # the study's own values are set up again at the step
+            self._generators = GeneratorStates.from_saved(saved["generators"])
             self._forget_logged()
             return  # the study's own values are set up again at the step
         self.set_up(timeline.changes(0))
         generators.restore(self._generators, self.device)
         with user_code():
-            self.trainer.begin(load_weights_from(fd))
+            self.trainer.begin(load_weights(descriptor_path(fd)))
         self._generators = generators.state(self.device)
 
     def advance(self, timeline: HpTimeline) -> None:
@@ -354,7 +350,7 @@ class _Average(greenlet):
     """A trainer's `average`, paused between states."""
 
     def __init__(self, trainer: Trainer) -> None:
-        super().__init__(self._run)
+        super().__init__(lambda first: trainer.average(self._states(first)))
         self._trainer = trainer
 
     def take(self, last: Weighted | None) -> Any:
@@ -364,9 +360,6 @@ class _Average(greenlet):
             raise RuntimeError(f"average of trainer {self._trainer.name!r} must go through all states that it is given")
         self.parent = getcurrent()
         return self.switch(last)
-
-    def _run(self, first: Weighted | None) -> Saved:
-        return self._trainer.average(self._states(first))
 
     def _states(self, state: Weighted | None) -> Iterator[Weighted]:
         while state is not None:

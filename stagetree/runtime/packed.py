@@ -145,7 +145,10 @@ class PackedModels:
                 for lane, reason in pack.unpackable(list(lanes)).items():
                     self._refuse(lanes.pop(lane), reason)
                 errors = pack.train(list(lanes))
-            failed |= {lanes[lane]: _failure(error) for lane, error in errors.items()}
+            for lane, error in errors.items():
+                failed[lanes[lane]] = failure = TrainerFailed.from_error(error)
+                if failure.kind == "device":  # all share it
+                    raise failure
             for lane in lanes.keys() - errors.keys():
                 self._models[lanes[lane]].finish_step(lane.generators)
         return failed
@@ -158,14 +161,6 @@ class PackedModels:
             except TrainerFailed as failure:
                 failed[number] = failure
         return failed
-
-
-def _failure(error: Exception) -> TrainerFailed:
-    """A lane's failure. Raised for a broken device, which all share."""
-    failure = TrainerFailed.from_error(error)
-    if failure.kind == "device":
-        raise failure
-    return failure
 
 
 Kind = tuple[object, ...]

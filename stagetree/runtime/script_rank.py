@@ -25,7 +25,7 @@ from stagetree.runtime.loading import imports_of
 from stagetree.runtime.machine import Machine, log_to_stderr, print_to, refuse_breakpoints
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
-from stagetree.runtime.scripts.rank_processes import SOCKET
+from stagetree.runtime.scripts.launched_trainer import SOCKET
 from stagetree.runtime.scripts.script_trainer import script_trainer
 from stagetree.runtime.scripts.step_grant import Grant, GrantLost
 from stagetree.runtime.wire import Message, Wire

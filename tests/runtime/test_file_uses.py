@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from stagetree.runtime.reads.file_uses import FileUses, note_torch_files
+from stagetree.runtime.reads.file_reads import FileUses, note_torch_files
 
 HEAD = """
 import json, os, subprocess, sys

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stagetree.runtime.exactness.process_changes import ProcessChanges
+from stagetree.runtime.exactness.held_values import ProcessChanges
 from stagetree.runtime.loading import load_trainer
 
 CODE = """

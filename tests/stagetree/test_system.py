@@ -20,7 +20,7 @@ CALLS = re.compile(
 FOLDERS = re.compile(r"/(proc|sys)\b")
 NAMES_OF_FOLDERS = {
     "app/input_fingerprints.py",
-    "stagetree/runtime/reads/file_uses.py",
+    "stagetree/runtime/reads/file_reads.py",
     "stagetree/source/importing.py",
 }
 """They list folders that hold no data of users, and read nothing there."""

@@ -23,7 +23,6 @@ from stagetree.runtime.checkpoints.safetensors_header import (
     header_of,
     place_rank,
 )
-from stagetree.system.files import descriptor_path
 
 WRAPPED = ("state_dict", "model", "model_state_dict")
 """Keys under which scripts store a state dict among other things."""
@@ -167,11 +166,6 @@ def kind_of(file: BinaryIO) -> Literal["checkpoint", "dcp", "safetensors", "torc
     if metadata is None:
         return None
     return "dcp" if dcp.KIND in metadata else "checkpoint" if "tree" in metadata else "safetensors"
-
-
-def load_weights_from(fd: int) -> dict[str, Any]:
-    """As `load_weights`, of an open file without a name."""
-    return load_weights(descriptor_path(fd))
 
 
 def load_weights(path: str | Path) -> dict[str, Any]:

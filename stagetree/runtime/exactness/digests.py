@@ -59,19 +59,8 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.r
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 CACHED = type(cache(len))
 TRANSPARENT_MODULES = frozenset(
-    {
-        *STANDARD_MODULES,
-        "torch",
-        "numpy",
-        "re",
-        "_thread",
-        "threading",
-        "weakref",
-        "_weakref",
-        "types",
-        "typing",
-        "functools",
-    }
+    {*STANDARD_MODULES, "torch", "numpy", "re", "_thread", "threading", "weakref", "_weakref", "types", "typing"}
+    | {"functools"}
     | {"operator", "_struct", "ctypes", "_io", "_contextvars", "contextvars", "_hashlib", "_abc", "_random", "greenlet"}
     | {"datetime", "decimal", "zoneinfo", "enum", "_queue", "select", "posix", "collections", "uuid", "pathlib"}
 )

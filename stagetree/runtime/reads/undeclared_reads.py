@@ -38,7 +38,7 @@ def reads_of(trainer: object, file: str) -> list[str]:
 
 
 def uses_of(file: str) -> dict[str, Any]:
-    """The files that the trainer's process has opened since the last call, see `file_uses`; empty if there are none."""
+    """The files that the trainer's process has opened since the last call, see `FileUses`; empty if there are none."""
     if not file_reads.count_uses():
         return {}
     return file_reads.uses.take({_folder_of(file), os.getcwd()})
@@ -80,12 +80,9 @@ def watch_variables() -> None:
 
 def variables_read() -> list[str]:
     """The names, such as `$DATA`. Secret-sounding ones are left out: not even a password's hash should be stored."""
-    names = list(_read) if len(_read) <= MAX_VARIABLES else []
-    return [UndeclaredInput.variable(name).path for name in names if not SECRET.search(name) and not _is_ignored(name)]
-
-
-def _is_ignored(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in IGNORED_VARIABLES)
+    names = [name for name in _read if not SECRET.search(name)] if len(_read) <= MAX_VARIABLES else []
+    kept = (name for name in names if not any(fnmatchcase(name, pattern) for pattern in IGNORED_VARIABLES))
+    return [UndeclaredInput.variable(name).path for name in kept]
 
 
 def _is_asked_by_user() -> bool:
