@@ -57,8 +57,7 @@ class MetricSums:
             value = value.detach().float().reshape(()).clone()
         else:
             value = float(value)
-        self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self._counts[name] = self._counts.get(name, 0) + 1
+        self.add_total(name, value, 1)
 
     def totals(self) -> dict[str, tuple[Any, int]]:
         """The sum and the number of values of each name."""

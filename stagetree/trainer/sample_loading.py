@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -121,13 +122,14 @@ def _content(sample: Any) -> bytes:
     return pickle.dumps(map_tensors(sample, lambda each: each.detach().reshape(-1).view(torch.uint8).numpy()))
 
 
-class BatchReader(Protocol):
+class BatchReader(ABC):
     """Reads batches on demand."""
 
+    @abstractmethod
     def read(self, span: BatchSpan, following: Callable[[], Iterator[BatchSpan]]) -> Any:
         """The batch of a span, on the device. following: it and all spans expected after it."""
 
-    def restart(self) -> None:
+    def restart(self) -> None:  # noqa: B027 - most readers read nothing ahead
         """Drop everything read ahead, because something that reading depends on has changed."""
 
 
@@ -149,7 +151,7 @@ def reader(
     return OnDemandReader(fetch, device)
 
 
-class InMemoryReader:
+class InMemoryReader(BatchReader):
     """Tensors that are on the device as a whole. Indexing does not synchronize with it."""
 
     def __init__(self, data: TensorDataset, device: str) -> None:
@@ -159,11 +161,8 @@ class InMemoryReader:
         indices = torch.tensor(span.indices, dtype=torch.int64).to(self._device, non_blocking=True)
         return [tensor.index_select(0, indices) for tensor in self._tensors]
 
-    def restart(self) -> None:
-        pass
 
-
-class OnDemandReader:
+class OnDemandReader(BatchReader):
     """Reads in this process, on demand."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any], device: str) -> None:
@@ -174,11 +173,8 @@ class OnDemandReader:
             batch = self._fetch(span)
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
-    def restart(self) -> None:
-        pass
 
-
-class PrefetchReader:
+class PrefetchReader(BatchReader):
     """Reads ahead in worker processes, which are kept until something that they depend on changes."""
 
     def __init__(self, fetch: Callable[[BatchSpan], Any], device: str, loading: Loading) -> None:
