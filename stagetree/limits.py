@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagetree.json_walk import PLAIN, JsonWalk
-from stagetree.sequences import Sequence, SequenceError
-from stagetree.sequences.tape import tape_of_text
+from stagetree.sequences import Piece, Sequence, SequenceError
+from stagetree.sequences.tape import constant_piece, tape_of_text
 from stagetree.sequences.text_cache import cached_by_text
 
 LANES = 8
@@ -135,14 +135,22 @@ def check_trial(hp: Mapping[str, Any], steps: int, every: int | None = None, lim
     check_steps("steps", steps, every, limits)
     changes = 0
     for name, text in texts.items():
-        try:
-            changes += _count_changes(text, steps, limits.segments)
-        except SequenceError as error:
-            raise SequenceError(error.nested_field(name), error.problem) from None
+        changes += _changes(name, hp[name], text, steps, limits.segments)
         if changes > limits.segments:
             most = f"at most {limits.segments:,} times in a trial, all hyper-parameters together"
             raise SequenceError(name, f"must change {most}, and within {_number(steps)} steps it does more often")
     return changes
+
+
+def _changes(name: str, sequence: Any, text: str, steps: int, most: int) -> int:
+    """text: the sequence's JSON, which the caches keep. Constants have many values, so they are counted without it."""
+    try:
+        if steps >= 1 and (only := constant_piece(sequence)):
+            _check_values(only[0], steps)
+            return 1
+        return _count_changes(text, steps, most)
+    except SequenceError as error:
+        raise SequenceError(error.nested_field(name), error.problem) from None
 
 
 def _plain(sequence: Any) -> Any:
@@ -170,12 +178,16 @@ def _count_changes(text: str, steps: int, most: int) -> int:
     ends = [*(piece.start for piece in pieces[1:]), steps]
     counted = min(len(pieces), most + 1)
     for piece, end in zip(pieces[:counted], ends, strict=False):
-        # Check the first and last value of a piece. Every form is monotonic, so no value between exceeds them.
-        for step in (piece.start,) if piece.form.is_held else (piece.start, end - 1):
-            value = piece.form.at(step)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise SequenceError("", f"must stay a finite number, and is {value} at step {step}")
+        _check_values(piece, end)
     return counted
+
+
+def _check_values(piece: Piece, end: int) -> None:
+    """Check the first and last value of a piece. Every form is monotonic, so no value between exceeds them."""
+    for step in (piece.start,) if piece.form.is_held else (piece.start, end - 1):
+        value = piece.form.at(step)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SequenceError("", f"must stay a finite number, and is {value} at step {step}")
 
 
 def _number(value: int) -> str:

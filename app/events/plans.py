@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, RLock
 
@@ -98,20 +98,25 @@ class Plans:
         with self.holding(stream) as plan:
             return plan
 
-    @contextmanager
-    def holding(self, stream: str, *, fresh: bool = True) -> Iterator[SearchPlan]:
+    def holding(self, stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
         """The plan, locked for the block. Raises as `get` does. fresh: read new events first; else it costs nothing."""
+        return _Holding(self, stream, fresh)
+
+    def writing(self, stream: str) -> AbstractContextManager[bool]:
+        """Within the block, no other thread of this process decides about the stream."""
+        return self._entry(stream).writing
+
+    def _hold(self, stream: str, fresh: bool) -> _Entry:
+        """The entry of a stream, locked."""
         entry = self._entry(stream)
-        with entry.lock:
+        entry.lock.acquire()
+        try:
             if fresh or entry.problem is not None or entry.plan.version == 0:
                 self._catch_up(stream, entry)
-            yield entry.plan
-
-    @contextmanager
-    def writing(self, stream: str) -> Iterator[None]:
-        """Within the block, no other thread of this process decides about the stream."""
-        with self._entry(stream).writing:
-            yield
+        except BaseException:
+            entry.lock.release()
+            raise
+        return entry
 
     def fold(self, stream: str, recorded: Sequence[StoredEvent]) -> None:
         """Fold events, if the plan is at the version before them. Raises `PlanUnusable`."""
@@ -138,8 +143,7 @@ class Plans:
         """Raise `LostCommits` if the newest event in memory is not in the log any more."""
         newest = self._newest
         if newest is not None:
-            with self._dropping_all_on_loss():
-                read_after(self._log, newest.stream, newest, limit=0)
+            self._read_after(newest.stream, newest, limit=0)
 
     def names(self) -> list[str]:
         """The streams whose plans are in memory."""
@@ -193,8 +197,7 @@ class Plans:
 
     def _read(self, stream: str, entry: _Entry) -> list[StoredEvent]:
         try:
-            with self._dropping_all_on_loss():
-                return read_after(self._log, stream, entry.last, BATCH)
+            return self._read_after(stream, entry.last, BATCH)
         except (UnknownEvent, Gap) as error:
             raise self._mark_broken(stream, entry, error) from error
 
@@ -220,10 +223,10 @@ class Plans:
             self._newest = recorded[-1]
         self._on_fold(stream, recorded)
 
-    @contextmanager
-    def _dropping_all_on_loss(self) -> Iterator[None]:
+    def _read_after(self, stream: str, last: StoredEvent | None, limit: int) -> list[StoredEvent]:
+        """As `read_after`; a loss drops all plans."""
         try:
-            yield
+            return read_after(self._log, stream, last, limit)
         except LostCommits as lost:
             logger.error("%s", lost)
             with self._lock:
@@ -237,6 +240,22 @@ class Plans:
         entry.problem = PlanUnusable(f"plan {stream} cannot be used: {problem}")
         entry.broken = (self._log.version(stream), self._clock())
         return entry.problem
+
+
+class _Holding(AbstractContextManager[SearchPlan]):
+    """The block of `Plans.holding`. A tick enters dozens: a generator would cost as much as what most of them do."""
+
+    __slots__ = ("_entry", "_fresh", "_plans", "_stream")
+
+    def __init__(self, plans: Plans, stream: str, fresh: bool) -> None:
+        self._plans, self._stream, self._fresh = plans, stream, fresh
+
+    def __enter__(self) -> SearchPlan:
+        self._entry = self._plans._hold(self._stream, self._fresh)
+        return self._entry.plan
+
+    def __exit__(self, *error: object) -> None:
+        self._entry.lock.release()
 
 
 def _is_running(entry: _Entry) -> bool:

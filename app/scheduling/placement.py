@@ -79,19 +79,19 @@ def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | Non
 
 
 def assign(
-    frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int
+    frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int, **how: Any
 ) -> ChainAssignment:
-    """The assignment of a chain of these spans, which must be trained as `stages`."""
+    """The assignment of a chain of these spans, which must be trained as `stages`. how: its other fields."""
     plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].is_isolated
     trial = plan.trial(lead_trial(plan, spans[-1]))
     resume, mean = resume_point(plan, spans[0]), start_mean(plan, spans[0])
-    work = base_assignment(frontier, trial, stages, resume)
-    return replace(
-        work,
+    return base_assignment(
+        frontier,
+        trial,
+        stages,
+        resume,
         hp=_chain_hp(plan, trial, spans[-1]),
-        begin=None if mean else work.begin,
         mean=mean,
-        packing=plan.packing or 0,
         inputs=inputs.watched_files(plan, plan.studies[trial.study]),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
         keep_for_good=tuple(
@@ -104,6 +104,7 @@ def assign(
         most_fresh_seconds=frontier.most_fresh_seconds(spans),
         branch_points=branch_points(frontier, spans),
         branches_inside=tuple(frontier.upcoming.branch_steps(span.node, span.start, span.end) for span in spans),
+        **{"packing": plan.packing or 0} | how,
     )
 
 
@@ -135,9 +136,9 @@ def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
 
 
 def base_assignment(
-    frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None
+    frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None, **how: Any
 ) -> ChainAssignment:
-    """The assignment of these stages with one trial's values, from a state or from step 0."""
+    """The assignment of these stages with one trial's values, from a state or from step 0. how: its other fields."""
     plan, study = frontier.plan, frontier.plan.studies[trial.study]
     assert plan.opened is not None
     return ChainAssignment(
@@ -151,12 +152,12 @@ def base_assignment(
         parallel=plan.opened.parallel,
         study=study.id,
         trial=trial.number,
-        hp=dict(trial.run_through(stages[-1].node).hp),
         stages=stages,
         resume=resume,
-        begin=None if resume else initial_weights(plan, study),
         runtime_args=study.spec.runtime_args,
         submitted_at=study.submitted_at,
+        begin=None if resume or how.get("mean") else initial_weights(plan, study),
+        **{"hp": dict(trial.run_through(stages[-1].node).hp)} | how,
     )
 
 

@@ -71,23 +71,21 @@ def tape_of_text(text: str) -> Tape:
     return _TAPES.get(text, lambda: Tape(parse(json.loads(text))))
 
 
-def tape_of(sequence: base.Sequence) -> Tape:
-    """The tape of a sequence, as its JSON has it. A constant is not worth its place in the cache."""
-    return Tape(sequence) if sequence.family == "constant" else tape_of_text(json.dumps(sequence.to_json()))
-
-
 def pieces_of(written: Any) -> Iterator[Piece]:
     """The pieces of a sequence from its JSON. Raises `SequenceError`."""
-    return iter(_constant(written) or tape_of_text(json.dumps(written)))
+    return iter(constant_piece(written) or tape_of_text(json.dumps(written)))
 
 
 def pieces_before(written: Any, step: float) -> Sequence[Piece]:
     """The pieces of a sequence from its JSON that begin before a step >= 1. Raises `SequenceError`."""
-    return _constant(written) or tape_of_text(json.dumps(written)).pieces_before(step)
+    return constant_piece(written) or tape_of_text(json.dumps(written)).pieces_before(step)
 
 
-def _constant(written: Any) -> tuple[Piece, ...]:
-    """The only piece of a constant, the common case, which a cache would not help; empty for other sequences."""
+def constant_piece(written: Any) -> tuple[Piece, ...]:
+    """The only piece of a constant, the common case, which a cache would not help; empty for other sequences.
+
+    Raises `SequenceError`.
+    """
     match written:
         case {"family": "constant", "value": value, **others} if not others:
             return (Piece(0, Held(read_scalar("value", value))),)

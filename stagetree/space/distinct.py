@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from stagetree.sequences import Sequence
-from stagetree.sequences.tape import tape_of
+from stagetree.sequences.tape import pieces_before, pieces_of
 from stagetree.space.space import Space
 
 MOST_LISTED = 10_000
@@ -35,8 +35,8 @@ def configuration_key(configuration: Configuration, steps: int | None) -> Key:
 
 
 def _names(sequence: Sequence, steps: int | None) -> Key:
-    tape = tape_of(sequence)
-    some = islice(tape, _PIECES) if steps is None else tape.pieces_before(steps)
+    written = sequence.to_json()
+    some = islice(pieces_of(written), _PIECES) if steps is None else pieces_before(written, steps)
     return tuple((piece.start, piece.form.name) for piece in some)
 
 

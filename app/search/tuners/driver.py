@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
+from types import TracebackType
 from typing import Any
 
 from app.domain.accounting import BudgetUse
@@ -26,7 +26,7 @@ class Endings:
 
     A result is the metric at a step that was requested. The first of equal results is the best. For `patience`, a
     result is compared with earlier ones at the same step: with losses that fall, none of a low rung is as good as those
-    above.
+    above. seconds: when the time limit is reached, counted from the submission; infinite if there is none.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -38,17 +38,13 @@ class Endings:
         self._since = 0  # results since one was the best at its step
         budgets = {name: getattr(spec, name) for name in BUDGETS}
         self._budgets = {name: most for name, most in budgets.items() if most is not None}
+        own = getattr(spec.tuner, "max_time", None)  # of a tuner that goes by time itself
+        self.seconds = min(spec.max_time or math.inf, own or math.inf)
 
     @property
     def follow_results(self) -> bool:
         """Whether a result may end the study."""
         return self._spec.target is not None or self._spec.patience is not None
-
-    @property
-    def seconds(self) -> float:
-        """When the time limit is reached, counted from the submission; infinite if there is none."""
-        own = getattr(self._spec.tuner, "max_time", None)  # of a tuner that goes by time itself
-        return min(self._spec.max_time or math.inf, own or math.inf)
 
     def observe_evaluation(self, reached: TargetReached | None) -> bool:
         """Take in an evaluation that reached the target, if one did; whether it is new."""
@@ -122,7 +118,7 @@ class TunerDriver:
     def __init__(self, spec: Mapping[str, Any], sampler: Sampler | None = None) -> None:
         self.spec = spec
         parsed = StudySpec(**spec)
-        with _blaming("the tuner", but=SpecError):
+        with _Blame("the tuner", but=SpecError):
             self._sampler = sampler or queued_sampler_of(parsed)
             self._price_sampler = find_price_sampler(self._sampler)
             self._tuner: Tuner = tuner_of(parsed)
@@ -174,7 +170,7 @@ class TunerDriver:
         most = BATCH if self._tuner.eager else min(BATCH, max(0, room - self._active))
         question = (self._position, most)
         if self._suggested is None or self._suggested[0] != question:
-            with _blaming("the tuner"):
+            with _Blame("the tuner"):
                 self._suggested = (question, tuple(self._actions(most)))
         return self._suggested[1]
 
@@ -209,7 +205,7 @@ class TunerDriver:
         self._read()
         if (end := self.end()) is not None:
             return end
-        with _blaming("the tuner"):
+        with _Blame("the tuner"):
             action = self._tuner.suggest()
         return None if isinstance(action, NewTrial) and self._is_exhausted() else action
 
@@ -225,7 +221,7 @@ class TunerDriver:
         self._read()
         if not isinstance(self._sampler, EnqueuedTrials):
             return None, None
-        with _blaming("the sampler"):
+        with _Blame("the sampler"):
             return self._sampler.knowledge(), self._sampler.propose(self._proposed)
 
     def wants_more(self) -> bool:
@@ -240,7 +236,7 @@ class TunerDriver:
 
     def _read(self) -> None:
         unread, self._unread = self._unread, []
-        with _blaming("the tuner"):
+        with _Blame("the tuner"):
             self._tuner.set_context(self._context)
             for event, understood in self._own_news(unread):
                 self._tuner.observe(event)
@@ -280,17 +276,19 @@ class TunerDriver:
         return Start(hp=proposal.hp, steps=action.steps, reason={**action.reason, **proposal.reason})
 
 
-@contextmanager
-def _blaming(whom: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+class _Blame:
     """Turn exceptions of a tuner or sampler, except for classes in `but`, into `TunerFailed`."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except but:
-        raise
-    except Exception as error:
-        raise TunerFailed(f"{whom} failed: {type(error).__name__}: {error}") from error
+
+    __slots__ = ("_but", "_whom")
+
+    def __init__(self, whom: str, but: type[Exception] = MemoryError) -> None:
+        self._whom, self._but = whom, (MemoryError, but)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, Exception) and not isinstance(error, self._but):
+            raise TunerFailed(f"{self._whom} failed: {type(error).__name__}: {error}") from error
 
 
 MakeDriver = Callable[[StudyId, Mapping[str, Any]], TunerDriver]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -232,7 +232,6 @@ class Assignment:
         room = self._intermediate_share(plan, sharers * len(chains))
         pack = tuple(chains) if placed.is_pack else ()
         paths = zip(chains, placed.paths, strict=True)
-        by_chain = {chain: assign(frontier, path, stages_of(plan, path), room) for chain, path in paths}
         is_new = placed.is_pack and placed.slot.device not in plan.profiles
         how: dict[str, Any] = {"pack": pack, "profile": is_new}
         if self._ports.proofs and not placed.is_pack:
@@ -244,7 +243,10 @@ class Assignment:
             how |= {"most_ranks": gathered.most} | gathered.gang.assignment_fields(self._ports.new_id)
             if gathered.measures:
                 how["measures_ranks"] = batch_of(plan.nodes[placed.paths[0][0].node])
-        return {chain: replace(assignment, **how, describe=chain in tells) for chain, assignment in by_chain.items()}
+        return {
+            chain: assign(frontier, path, stages_of(plan, path), room, describe=chain in tells, **how)
+            for chain, path in paths
+        }
 
     def _intermediate_share(self, plan: SearchPlan, sharers: int) -> int:
         """A chain's bytes for states inside its stages: its share of the plan's remaining bytes.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from app.domain.terms import Refused
 from app.events import PlanUnusable
@@ -109,7 +108,8 @@ class Fence:
 
     def clear(self, work: Work) -> None:
         """The work is done, so it has no problem."""
-        self._sentences.pop(work, None)
+        if self._sentences:
+            self._sentences.pop(work, None)
 
     def hold_up(self, work: Work, error: BaseException) -> bool:
         """Hold up the plan or study; False if the error is not its own."""
@@ -138,8 +138,7 @@ class Fence:
             logger.warning("%s (at %s)", text, work.doing, exc_info=error if is_unexpected else None, extra=about)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """A tick's work for a plan, or for one of its studies."""
 
     plan: str
@@ -155,9 +154,8 @@ class Work:
         return f"study {self.study}" if self.study else f"plan {self.plan}"
 
 
-@dataclass(frozen=True, slots=True)
-class FencedWork:
-    """The `with` block of `Fence.guard`."""
+class FencedWork(NamedTuple):
+    """The `with` block of `Fence.guard`. A tick enters a dozen."""
 
     fence: Fence
     work: Work
