@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -41,28 +41,35 @@ Scored = tuple[ResultScore, int]
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """goals: the metrics, each with 1 if less is better, else -1. The first is displayed if only one fits."""
+    """goals: the metrics, each with 1 if less is better, else -1. The first is displayed if only one fits.
+
+    metrics: those that a result must have, in order.
+    """
 
     goals: tuple[tuple[str, int], ...]
     constraints: tuple[Constraint, ...] = ()
+    metrics: tuple[str, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        bounded = (name for constraint in self.constraints for name in constraint.names)
+        names = dict.fromkeys((*(name for name, _ in self.goals), *bounded))
+        object.__setattr__(self, "metrics", tuple(names))
 
     @property
     def is_plain(self) -> bool:
         """Whether there is one metric and no constraint, so that one number is a complete score."""
         return len(self.goals) == 1 and not self.constraints
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics that a result must have, in order."""
-        bounded = (name for constraint in self.constraints for name in constraint.names)
-        return tuple(dict.fromkeys((*(name for name, _ in self.goals), *bounded)))
-
     def score(self, metrics: Mapping[str, float | None]) -> ResultScore | None:
         """The score of a result; None if it is incomplete."""
-        if self.problem(metrics, 0) is not None:
+        for name in self.metrics:
+            if (value := metrics.get(name)) is None or not math.isfinite(value):
+                return None
+        try:
+            violation = sum((each.violation(metrics) for each in self.constraints), 0.0)
+        except SequenceError:
             return None
-        losses = tuple(sign * float(metrics[name] or 0.0) for name, sign in self.goals)
-        return ResultScore(sum((each.violation(metrics) for each in self.constraints), 0.0), losses)
+        return ResultScore(violation, tuple([sign * float(metrics[name] or 0.0) for name, sign in self.goals]))
 
     def reaches(self, target: float, metrics: Mapping[str, float | None]) -> bool:
         """Whether a result is as good as a target of the first metric, and breaks no constraint."""

@@ -75,8 +75,9 @@ def rank_trials(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredVal
 
     Trunks of cooldowns are left out: their cooldowns are ranked.
     """
-    groups = _failed_last(study, _scored(plan, study))
-    return [_measured(plan, study, number) for group in groups for _, number in best_first(group)]
+    values = _values(plan, study)
+    groups = _failed_last(study, _scored(plan, study, values))
+    return [(study.trials[number], values[number]) for group in groups for _, number in best_first(group)]
 
 
 def contenders(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, MeasuredValue]]:
@@ -96,8 +97,9 @@ def pareto_front(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredVa
 
     Failed trials count only if all trials with a result have failed.
     """
-    group = next(filter(None, _failed_last(study, _scored(plan, study))), [])
-    return [_measured(plan, study, number) for _, number in best_front(group)]
+    values = _values(plan, study)
+    group = next(filter(None, _failed_last(study, _scored(plan, study, values))), [])
+    return [(study.trials[number], values[number]) for _, number in best_front(group)]
 
 
 def _failed_last(study: Study, scored: Iterable[Scored]) -> tuple[list[Scored], list[Scored]]:
@@ -108,18 +110,19 @@ def _failed_last(study: Study, scored: Iterable[Scored]) -> tuple[list[Scored], 
     return groups
 
 
-def _scored(plan: SearchPlan, study: Study) -> Iterator[Scored]:
+def _values(plan: SearchPlan, study: Study) -> dict[int, MeasuredValue]:
+    """The values of the trials that are ranked, by number."""
     trunks = {trial.trunk for trial in study.trials if trial.trunk is not None}
-    for trial in study.trials:
-        if trial.number not in trunks and (own := score(plan, study, trial)) is not None:
-            yield own, trial.number
+    ranked = (trial for trial in study.trials if trial.number not in trunks)
+    values = ((trial.number, result(plan, study, trial)) for trial in ranked)
+    return {number: value for number, value in values if value is not None}
 
 
-def _measured(plan: SearchPlan, study: Study, number: int) -> tuple[Trial, MeasuredValue]:
-    trial = study.trials[number]
-    value = result(plan, study, trial)
-    assert value is not None
-    return trial, value
+def _scored(plan: SearchPlan, study: Study, values: Mapping[int, MeasuredValue]) -> Iterator[Scored]:
+    for number, value in values.items():
+        measured = plan.metrics(study.trials[number], value.step) or {}
+        if (own := study.spec.objectives.score(measured)) is not None:
+            yield own, number
 
 
 class Mean(Protocol):
@@ -174,8 +177,11 @@ def measured_value(plan: SearchPlan, study: Study, trial: Trial, step: int) -> M
     score = study.spec.objectives.score(plan.metrics(trial, step) or {})
     if score is None:
         return None
+    value = sign(study) * score.losses[0]
+    if len(trial.runs) == 1:
+        return MeasuredValue(step, value)
     each = [
         number for metrics in plan.metrics_by_run(trial, step) if (number := metrics.get(study.spec.metric)) is not None
     ]
-    value, deviation = sign(study) * score.losses[0], stdev(each) if len(each) > 1 else None
+    deviation = stdev(each) if len(each) > 1 else None
     return MeasuredValue(step, value, deviation, len(each), trial.repeats_from if deviation is not None else 0)

@@ -241,6 +241,8 @@ class SearchPlan:
 
     def metrics(self, trial: Trial, step: int) -> Mapping[str, float | None] | None:
         """The mean metrics of the trial's runs after `step` steps; None until all are evaluated there."""
+        if len(trial.runs) == 1:
+            return self.node_of(trial, step).metrics.get(step)
         measured = self.metrics_by_run(trial, step)
         return means(measured) if measured and len(measured) == len(self.nodes_of(trial, step)) else None
 

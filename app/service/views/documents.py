@@ -58,14 +58,14 @@ def study(
     now: the time of the query, for the duration of a running study. expected: the forecast, if there is one.
     """
     folded = plan.studies[name]
-    board = build_leaderboard(folded)
-    more: dict[str, Any] = {"spec": folded.spec.json, "trials": trials(plan, folded)} if with_trials else {}
+    board, order, cost = build_leaderboard(folded), results.rank_trials(plan, folded), accounting.cost(plan, folded)
+    more = _spec_and_trials(plan, folded, board) if with_trials else {}
     more |= pareto_fields(plan, folded) | _optional_fields(plan, folded, now)
     return StudyAnswer(
         study=folded.id,
         name=folded.spec.name,
         state=folded.state,
-        story=story(plan, folded),
+        story=story(plan, folded, order, cost),
         error=json_safe(folded.error),
         project=folded.project,
         owner=folded.owner,
@@ -76,12 +76,12 @@ def study(
         mode=folded.spec.mode,
         value=folded.spec.value,
         tuner=folded.spec.tuner.get("kind", ""),
-        best=outcomes.best(plan, folded),
+        best=outcomes.best(plan, folded, order),
         counts=_counts(plan, folded, board),
         failed=sum(trial.state == TrialState.FAILED for trial in folded.trials),
         failures=failures(plan, folded),
         steps=Steps(requested=folded.requested, unique=folded.unique, executed=folded.executed),
-        cost=_cost(plan, folded),
+        cost=_cost(cost),
         merge_rate=round(folded.requested / folded.unique, 3) if folded.unique else None,
         gpu_seconds=round(folded.gpu_seconds, 3),
         wall_seconds=round(folded.wall_seconds(now), 3),
@@ -93,6 +93,10 @@ def study(
         grows_from=current_size(folded),
         **_annotations(plan, folded),
     ).with_fields(**lineage(folded), **more)
+
+
+def _spec_and_trials(plan: SearchPlan, study: Study, board: Leaderboard) -> dict[str, Any]:
+    return {"spec": study.spec.json, "trials": _trials(plan, study, study.trials, board)}
 
 
 def _optional_fields(plan: SearchPlan, study: Study, now: float) -> dict[str, Any]:
@@ -124,9 +128,7 @@ def note(study: Study, note: search_plan.Note) -> Note:
     return Note(event=event, time=note.at, trial=note.trial, text=note.text, by=by, corrected_at=corrected)
 
 
-def _cost(plan: SearchPlan, study: Study) -> Cost:
-    """The waterfall of `app.domain.accounting`."""
-    cost = accounting.cost(plan, study)
+def _cost(cost: accounting.Waterfall) -> Cost:
     parts = {name: steps for name, steps in asdict(cost).items() if name in Cost.model_fields}
     return Cost(
         **parts,
@@ -190,8 +192,12 @@ def _payer(chain: ChainRecord) -> str:
 
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
-    busy, board, mark, front = _busy(plan), build_leaderboard(study), marks(plan, study), pareto_trials(plan, study)
     chosen = study.trials[after : None if limit is None else after + limit]
+    return _trials(plan, study, chosen, build_leaderboard(study))
+
+
+def _trials(plan: SearchPlan, study: Study, chosen: Sequence[search_plan.Trial], board: Leaderboard) -> list[Trial]:
+    busy, mark, front = _busy(plan), marks(plan, study), pareto_trials(plan, study)
     return [_trial(plan, study, trial, busy, board, mark(trial), front) for trial in chosen]
 
 

@@ -14,13 +14,18 @@ from stagetree.models.studies import Best
 from stagetree.models.trials import Outcome
 from stagetree.text import mark_sentence, unread_text
 
+Ranked = Sequence[tuple[search_plan.Trial, results.MeasuredValue]]
+
 _make_outcome = constructor_without_validation(Outcome)
 
 
-def best(plan: SearchPlan, study: Study) -> Best | None:
-    """The best trial by the study's mode, ties to the lower number; None before any has a value."""
-    result = results.best(plan, study)
-    return _best(plan, study, marks(plan, study), *result) if result else None
+def best(plan: SearchPlan, study: Study, ranked: Ranked | None = None) -> Best | None:
+    """The best trial by the study's mode, ties to the lower number; None before any has a value.
+
+    ranked: the trials by rank, if they are known.
+    """
+    order = results.rank_trials(plan, study) if ranked is None else ranked
+    return _best(plan, study, marks(plan, study), *order[0]) if order else None
 
 
 def result_step(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> int | None:

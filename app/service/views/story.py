@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.domain import accounting, results
+from app.domain.accounting import Waterfall
 from app.domain.results import MeasuredValue
 from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.search_plan.spec import StoredSpec
@@ -35,13 +36,18 @@ class SharedBeginning(NamedTuple):
     steps: int = 0
 
 
-def story(plan: SearchPlan, study: Study) -> StudyStory:
-    """The lines, and their numbers."""
-    order = results.rank_trials(plan, study)
-    ranked = results.contenders(order)
+def story(
+    plan: SearchPlan,
+    study: Study,
+    order: list[tuple[Trial, MeasuredValue]] | None = None,
+    cost: Waterfall | None = None,
+) -> StudyStory:
+    """The lines, and their numbers. order: the trials by rank, and cost: that of the study, if they are known."""
+    order = results.rank_trials(plan, study) if order is None else order
+    cost, ranked = cost or accounting.cost(plan, study), results.contenders(order)
     beside, as_far = _equal_trials(plan, study, ranked), _count_as_far(plan, ranked)
     shared = _shared_beginning(plan, study, ranked[0][0]) if ranked else SharedBeginning()
-    cost, pace = accounting.cost(plan, study), accounting.seconds_per_step(study)
+    pace = accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
     saved = [(cost.steps_saved, pace * cost.steps_saved), (cost.stopped_early, pace * cost.stopped_early)]
     noise = _noise_text(plan, study, ranked, beside, close := _trials_within_noise(plan, study, ranked))
