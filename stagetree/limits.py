@@ -105,8 +105,11 @@ def _small_texts(values: Mapping[str, Any], limits: Limits) -> dict[str, str] | 
     return texts if size <= min(SMALL, limits.bytes // 2) and depth < limits.depth else None
 
 
-def _text(sequence: Any) -> str:
-    return json.dumps(sequence, default=_plain)
+def _plain(sequence: Any) -> Any:
+    return sequence.to_json() if isinstance(sequence, Sequence) else sequence
+
+
+_text = json.JSONEncoder(default=_plain).encode
 
 
 def check_name_count(number: int, limits: Limits = LIMITS) -> None:
@@ -151,10 +154,6 @@ def _changes(name: str, sequence: Any, text: str, steps: int, most: int) -> int:
         return _count_changes(text, steps, most)
     except SequenceError as error:
         raise SequenceError(error.nested_field(name), error.problem) from None
-
-
-def _plain(sequence: Any) -> Any:
-    return sequence.to_json() if isinstance(sequence, Sequence) else sequence
 
 
 def check_steps(field: str, steps: int, every: int | None, limits: Limits = LIMITS) -> None:

@@ -25,9 +25,12 @@ TrialKey = tuple[StudyId, int]
 """A study, and the number of a trial in it, from 0."""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
 def canonical_json(value: Any) -> str:
     """The canonical JSON of a value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return _CANONICAL.encode(value)
 
 
 def digest(*parts: Any) -> str:

@@ -260,12 +260,15 @@ def _check_int(field: str, value: Any) -> None:
         raise NotAnAction(f"{field}: must be a whole number of Python's int, got {value!r:.100}")
 
 
+_encode, _encode_finite = json.JSONEncoder().encode, json.JSONEncoder(allow_nan=False).encode
+
+
 def _check_json(field: str, value: Any, *, allow_nan: bool) -> None:
     if value == {}:
         return
     if not isinstance(value, Mapping):
         raise NotAnAction(f"{field}: must be a dict, got {value!r:.100}")
     try:
-        json.dumps(value, allow_nan=allow_nan)
+        (_encode if allow_nan else _encode_finite)(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise NotAnAction(f"{field}: must be JSON with finite numbers, got {value!r:.100}: {error}") from None
