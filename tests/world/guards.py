@@ -216,14 +216,13 @@ GUARDS: dict[str, Without] = {
 }
 
 SHOWN_BY: Mapping[str, int] = {
-    "checkpoints_in_use": 19,
+    "checkpoints_in_use": 5,
     "counts_of_reports": 257,
     "crashes_of_packs": 124,
     "facts_that_wait": 80,
-    "fences": 33,
-    "hashes_of_checkpoints": 12,
-    "keys_of_facts": 6,
-    "leases": 10,
+    "fences": 38,
+    "keys_of_facts": 37,
+    "leases": 8,
     "losses_in_memory": 8,
     "marks_without_pack": 83,
     "processes_of_packs": 21,
