@@ -40,7 +40,7 @@ quick: .venv/.installed-dev  ## the tests of the core, the tuners and the simula
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile $(QUICK)
 
 test-processes: .venv/.installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(WAITING)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(WAITING)
 
 # Folders with a few long tests come first, so that no core idles at the end.
 LONG := tests/world tests/exactness tests/ranks

@@ -61,10 +61,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+gc.disable()  # until all is collected: what is imported and collected stays
+
+
 def pytest_collection_finish() -> None:
     """Keep the imported modules and collected tests out of every garbage collection: they stay until the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

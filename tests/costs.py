@@ -16,6 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from stacks import SERVED
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MARK = "STAGETREE_TEST_PROCESS"
@@ -78,7 +79,7 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self.measured("test", item.nodeid):
+        with self.measured("test", item.nodeid.removesuffix(f"@{SERVED}")):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,9 @@
 
 Both run as long as the session. A test keeps apart from the others by a `tag` among its trainer's arguments: another
 plan, of which no study has trained anything.
+
+With `--dist loadgroup`, one worker of pytest-xdist runs all files that use them, so that each starts once; the other
+files are spread as with `loadfile`.
 """
 
 from __future__ import annotations
@@ -42,6 +45,28 @@ TRAINERS = [*TOYS, *(str(ROOT / "examples" / name) for name in EXAMPLES)]
 PATIENCE = 300.0
 LEASE_SECONDS = 4.0
 Json = dict[str, Any]
+SERVED = "served"
+"""The group of files whose tests use the stack or the cluster."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadGroupScheduling
+
+    class FilesAndGroups(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    return FilesAndGroups(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put whole files into the group: some have a fixture for the module that needs the stack."""
+    needed = {"stack", "cluster_url"}
+    served = {item.path for item in items if needed & {*getattr(item, "fixturenames", ())}}
+    for item in items:
+        if item.path in served:
+            item.add_marker(pytest.mark.xdist_group(SERVED))
 
 
 def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:

@@ -14,8 +14,9 @@ def _fresh_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_are_about_as_large_as_each_other() -> None:
-    parts = [part_of(f"tests/e2e/test_faults.py::test_{number}[{number % 7}]") for number in range(40 * PARTS)]
+    parts = [part_of(f"tests/e2e/test_faults.py::test_{number}", number % 7) for number in range(40 * PARTS)]
     assert {parts.count(part) > 20 for part in range(PARTS)} == {True}
+    assert {part_of("tests/world/test_histories.py::test_results", case) for case in range(PARTS)} == {*range(PARTS)}
 
 
 def test_a_part_is_chosen_by_name_or_by_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:

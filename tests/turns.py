@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from zlib import crc32
 
@@ -29,18 +32,20 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases = defaultdict[str, Iterator[int]](count)
     for item in items:
         if item.get_closest_marker("night") and not AT_NIGHT:
             item.add_marker(pytest.mark.skip(reason="a variation, for `make night`"))
         elif mark := item.get_closest_marker("slow"):
-            part = part_of(item.nodeid.partition("::")[0] if mark.kwargs.get("together") else item.nodeid)
+            is_together, test = mark.kwargs.get("together"), item.nodeid.partition("[")[0]
+            part = part_of(test.partition("::")[0]) if is_together else part_of(test, next(cases[test]))
             if chosen_part() not in (None, part):
                 item.add_marker(pytest.mark.skip(reason=f"slow: runs in part {part}"))
 
 
-def part_of(name: str) -> int:
-    """Of a test, so that its cases spread over the parts; or of a file."""
-    return crc32(name.encode()) % PARTS
+def part_of(name: str, case: int = 0) -> int:
+    """Of a test, whose cases run in one part after the other; or of a file."""
+    return (crc32(name.encode()) + case) % PARTS
 
 
 @cache
