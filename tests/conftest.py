@@ -41,7 +41,7 @@ TEMPLATE = "stagetree_template"
 COPIED = "STRATEGY FILE_COPY"
 """Files as they are: quicker than by way of the write-ahead log, where no disk is waited for."""
 
-pytest_plugins = ["costs", "stacks"]
+pytest_plugins = ["stacks", "costs"]
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A busy machine is no failure."""
 

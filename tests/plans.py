@@ -16,7 +16,7 @@ from app.domain import events as e
 from app.domain.decide import decide
 from app.domain.evolve import evolve
 from app.domain.search_plan import NO_PROGRESS, Chain, Node, Progresses, SearchPlan, Trial
-from app.domain.stage_tree import Place, build_stage_tree
+from app.domain.stage_tree import Place, TreeStage, build_stage_tree
 from app.domain.terms import ChainId, NodeId, StudyId
 from app.scheduling.costs import Costs
 from app.scheduling.demands import Urgency
@@ -196,9 +196,14 @@ def urgencies(
     plan: SearchPlan, costs: Costs, progress: Progresses = NO_PROGRESS
 ) -> dict[StudyId, dict[Place, Urgency]]:
     """For each study and ready place, its most urgent way from there to a request, by walking every way."""
+    return urgencies_of(plan, costs, build_stage_tree(plan, progress))
+
+
+def urgencies_of(plan: SearchPlan, costs: Costs, stages: Iterable[TreeStage]) -> dict[StudyId, dict[Place, Urgency]]:
+    """The same, for a stage tree of the plan."""
     ways: dict[Place, dict[Place, float]] = {}  # to each place: from each head, the longest
     found: dict[StudyId, dict[Place, Urgency]] = {}
-    for stage in build_stage_tree(plan, progress):
+    for stage in stages:
         node, here = plan.nodes[stage.node], {(stage.node, stage.start): 0.0} if stage.ready else {}
         is_mean = node.id in plan.means and stage.parent is not None and stage.parent[0] != node.id
         for place in plan.missing_states(node) if is_mean else [stage.parent] if stage.parent else []:

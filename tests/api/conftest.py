@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi.testclient import TestClient
 
+from app.api import errors
 from app.main import create_app
 from app.service import files, health
 from app.service.services import Services
@@ -39,6 +43,21 @@ INDEX = """<head><link rel="stylesheet" href="./assets/index-1.css">
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Health checks wait for their answers on a busy machine, too."""
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 60.0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_document() -> Iterator[None]:
+    """All applications here have the same routes, and describing them takes half a second."""
+    described: list[Any] = []
+
+    def describe(**given: Any) -> Any:
+        if not described:
+            described.append(get_openapi(**given))
+        return deepcopy(described[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(errors, "get_openapi", describe)
+        yield
 
 
 @pytest.fixture
