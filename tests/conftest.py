@@ -25,6 +25,7 @@ import pytest
 import thread_waits  # noqa: F401 - before NumPy and torch
 from hypothesis import HealthCheck, settings
 from locks import alone
+from spare_database import SpareDatabase
 from sqlalchemy import URL, Engine, create_engine, event, make_url, text
 from turns import AT_NIGHT, pytest_collection_modifyitems, pytest_report_header  # noqa: F401 - hooks of pytest
 
@@ -185,12 +186,27 @@ def postgres_template(postgres_admin: Engine) -> Iterator[str]:
     drop_database(postgres_admin, name)
 
 
+@pytest.fixture(scope="session")
+def spare_databases(postgres_admin: Engine) -> Iterator[list[SpareDatabase]]:
+    """The one that no test has, if there is one."""
+    spare = list[SpareDatabase]()
+    yield spare
+    for database in spare:
+        drop_database(postgres_admin, database.name)
+
+
 @pytest.fixture
-def postgres_url(postgres_admin: Engine, postgres_template: str) -> Iterator[str]:
+def postgres_url(postgres_admin: Engine, postgres_template: str, spare_databases: list[SpareDatabase]) -> Iterator[str]:
     """A migrated PostgreSQL database of the test's own."""
-    name = f"stagetree_{uuid4().hex[:12]}"
-    yield make_database(postgres_admin, name, postgres_template)
-    drop_database(postgres_admin, name)
+    if not spare_databases:
+        url = make_database(postgres_admin, f"stagetree_{uuid4().hex[:12]}", postgres_template)
+        spare_databases.append(SpareDatabase(postgres_admin, url))
+    database = spare_databases.pop()
+    yield database.rename()
+    if database.reset():
+        spare_databases.append(database)
+    else:
+        drop_database(postgres_admin, database.name)
 
 
 @pytest.fixture(scope="session")
