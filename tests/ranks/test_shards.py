@@ -71,12 +71,15 @@ def test_whatever_is_trained_on_whatever_ranks_has_the_bits_of_one(
 # ------------------------------------------------------------------------------------------------------- by itself
 
 
-def gradients(**args: Any) -> dict[str, Tensor]:
+Gradients = dict[str, Tensor]
+
+
+def gradients(**args: Any) -> Gradients:
     """After a batch of 37 samples, without anything that depends on the neighbours of a sample."""
     torch.manual_seed(0)
     trainer = InShards(seed=0, device="cpu", norm="layer", dropout=0.0, clip=None, **args)
     trainer.transform_batch = lambda batch, generator: batch  # type: ignore[method-assign]
-    found = dict[str, Tensor]()
+    found = Gradients()
 
     def keep() -> None:
         found.update(
@@ -89,9 +92,15 @@ def gradients(**args: Any) -> dict[str, Tensor]:
     return found
 
 
+@pytest.fixture(scope="module")
+def whole() -> Gradients:
+    """Of the batch at once."""
+    return gradients()
+
+
 @pytest.mark.parametrize("args", [{"shards": 4}, {"shards": 64}, {"shards": 8, "counts": True, "micro_batch_size": 2}])
-def test_the_gradient_is_that_of_the_batch(args: dict[str, Any]) -> None:
-    whole, found = gradients(), gradients(**args)
+def test_the_gradient_is_that_of_the_batch(args: dict[str, Any], whole: Gradients) -> None:
+    found = gradients(**args)
     assert whole.keys() == found.keys()
     for name, gradient in whole.items():
         torch.testing.assert_close(found[name], gradient, msg=name)
