@@ -70,8 +70,11 @@ MORE_THAN_CHANCE = 0.45 * 2 / 3 + 0.25 / 3
 LEARNING = ["tpe", pytest.param("gp", marks=pytest.mark.slow), pytest.param("trunks", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("slots", [1, 8])
-@pytest.mark.parametrize("tuner", TUNERS)
+def parallel(tuner: str) -> Any:
+    return pytest.param(tuner, 8, marks=[] if tuner == "asha" else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("tuner", "slots"), [*((tuner, 1) for tuner in TUNERS), *map(parallel, TUNERS)])
 @pytest.mark.parametrize("sampler", LEARNING)
 def test_late_trials_are_in_the_good_region(sampler: str, tuner: str, slots: int) -> None:
     assert fmean(late_share(TUNERS[tuner], sampler, slots, seed, falling) for seed in range(SEEDS)) > MORE_THAN_CHANCE
