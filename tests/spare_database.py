@@ -37,7 +37,7 @@ class SpareDatabase:
         with connect(url).begin() as connection:
             self.tables.reflect(connection)
             self.seeds = {
-                table: [dict(row._mapping) for row in connection.execute(table.select())]
+                table: [dict(row) for row in connection.execute(table.select()).mappings()]
                 for table in self.tables.sorted_tables
             }
             self.schema = self._read_schema(connection)

@@ -18,7 +18,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 SOURCES = source_files()
 FILES = [each.path for each in SOURCES]
 
-OTHERS = {"_exit", "_current_frames", "_repr_html_", "_workers"}
+OTHERS = {"_exit", "_current_frames", "_repr_html_", "_split_scope", "_workers"}
 """Private names of other libraries, or such that they have given a meaning."""
 
 LINES_OF_A_FILE = 600
