@@ -183,4 +183,4 @@ def test_a_look_estimates_so_many_nodes_anew_however_often_it_refreshes() -> Non
 
 
 def test_the_frontier_is_the_stage_tree_after_any_history() -> None:
-    run_state_machine_as_test(History, settings=tried(80, stateful_step_count=50))
+    run_state_machine_as_test(History, settings=tried(120, stateful_step_count=50))
