@@ -1,4 +1,4 @@
-"""The server of the tools, which knows the protocol and nothing of studies."""
+"""All tools, in the order in which an agent needs them, and their server."""
 
 from __future__ import annotations
 
@@ -12,24 +12,63 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 import stagetree
+from app.agents import status, studies, trials
 from app.agents.tool import Tool
-from app.agents.tools import INSTRUCTIONS, TOOLS
 from stagetree.client import AsyncClient, StagetreeError
 from stagetree.sequences import did_you_mean
 from stagetree.spec import SpecError
 
 logger = logging.getLogger(__name__)
 
+INSTRUCTIONS = (
+    "stagetree runs hyper-parameter studies, and trains the steps that trials share once. Price a study with "
+    "`preview`, `submit` it, and call `wait` with the answered `cursor` until it is over. The server keeps each study "
+    "and each decision, so `status` has everything after a break. Every answer says its price or its cost, and how far "
+    "its numbers are verified. Write what you learn with `note`."
+)
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("preview", studies.preview, studies.PreviewArguments, reads=True),
+        Tool("submit", studies.submit, studies.SubmitArguments, reads=False),
+        Tool("status", status.status, status.StatusArguments, reads=True),
+        Tool("wait", status.wait, status.StatusArguments, reads=True),
+        Tool("trial", trials.trial, trials.TrialArguments, reads=True),
+        Tool("compare", trials.compare, trials.CompareArguments, reads=True),
+        Tool("branch", trials.branch, trials.BranchArguments, reads=False),
+        Tool("enqueue", trials.enqueue, trials.EnqueueArguments, reads=False),
+        Tool("stop", studies.stop, studies.StopArguments, reads=False),
+        Tool("note", studies.note, studies.NoteArguments, reads=False),
+        Tool("replay", studies.replay, studies.ReplayArguments, reads=True),
+    )
+}
+
 
 def make_server(connect: Callable[[], AsyncClient]) -> Server[Any]:
     """A server of all tools. connect: returns the client with the rights of the caller."""
 
     async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_listed(tool) for tool in TOOLS.values()])
+        tools = [
+            types.Tool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.schema,
+                annotations=types.ToolAnnotations(read_only_hint=tool.reads),
+            )
+            for tool in TOOLS.values()
+        ]
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(_: Any, wanted: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            return _result(await _find(wanted.name).call(connect(), wanted.arguments or {}))
+            if wanted.name not in TOOLS:
+                near = did_you_mean(wanted.name, TOOLS)
+                raise StagetreeError(f"there is no tool {wanted.name!r:.80}{near} There are {', '.join(TOOLS)}")
+            answer = await TOOLS[wanted.name].call(connect(), wanted.arguments or {})
+            text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+            return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
         except (SpecError, StagetreeError) as error:
             return _refusal(str(error))
         except Exception:  # the protocol would hide it, and end nothing
@@ -50,26 +89,6 @@ async def serve_stdio(client: AsyncClient) -> None:
     server = make_server(lambda: client)
     async with client, stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
-
-
-def _find(name: str) -> Tool:
-    if name not in TOOLS:
-        raise StagetreeError(f"there is no tool {name!r:.80}{did_you_mean(name, TOOLS)} There are {', '.join(TOOLS)}")
-    return TOOLS[name]
-
-
-def _listed(tool: Tool) -> types.Tool:
-    return types.Tool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.schema,
-        annotations=types.ToolAnnotations(read_only_hint=tool.reads),
-    )
-
-
-def _result(answer: dict[str, Any]) -> types.CallToolResult:
-    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
 
 def _refusal(sentence: str) -> types.CallToolResult:

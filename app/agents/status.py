@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from app.agents.lookups import history_of, study_id, token_rest
-from app.agents.price_texts import study_cost, study_verification
+from app.agents.texts import cut, decided_text, elapsed_text, numbers_text, study_cost, study_verification, trial_text
 from app.agents.tool import Json, OfStudy
-from app.agents.trial_texts import cut, decided_text, elapsed_text, numbers_text, trial_text
 from stagetree.client import AsyncClient
 from stagetree.client.http import path_of
 from stagetree.models.pages import History
@@ -59,12 +58,14 @@ async def status(client: AsyncClient, given: StatusArguments) -> Json:
     shown, history, rest = await asyncio.gather(
         client.study(study, trials=False), history_of(client, study), token_rest(client)
     )
+    slots = {slot.name: slot for slot in await client.slots()} if shown.progress.running else {}
+    left = ", ".join(f"{amount:,.0f} of {name}" for name, amount in shown.budget_left.items())
     answer = {
         **_head(shown),
         "best": [trial_text(each) for each in await _best_trials(client, study)],
-        "training": list(_training(shown, await _slots(client, shown), time.time())),
+        "training": list(_training(shown, slots, time.time())),
         "progress": _progress_text(shown),
-        "budget_left": _budget_text(shown, rest),
+        "budget_left": "; ".join(filter(None, (left or "no budget is set", rest))),
         "waits_for": [cut(each, 300) for each in shown.waits_for],
         "failures": [cut(each.text) for each in shown.failures[:NOTES]],
         "notes": [f"event {each.event}: {cut(each.text)}" for each in shown.notes[-NOTES:]],
@@ -114,11 +115,6 @@ async def _best_trials(client: AsyncClient, study: str, count: int = BEST) -> li
     return [each for each in trials if each.value is not None]
 
 
-async def _slots(client: AsyncClient, study: StudyAnswer) -> dict[str, Slot]:
-    """The slots by name, if the study has a running stage."""
-    return {slot.name: slot for slot in await client.slots()} if study.progress.running else {}
-
-
 def _head(study: StudyAnswer) -> Json:
     """The state of a study, its cost and its verification."""
     why = study.ending or study.error or ""
@@ -159,12 +155,6 @@ def _progress_text(study: StudyAnswer) -> str:
     left = study.progress.seconds_left
     time_left = "" if left is None else f", about {rough_duration(left)} left"
     return f"{trials.done:,}{of} trials have a result or an end, {steps.done:,} of {steps.expected:,} steps{time_left}"
-
-
-def _budget_text(study: StudyAnswer, rest: str) -> str:
-    """The rest of each budget of the study, and of the caller's token."""
-    left = ", ".join(f"{amount:,.0f} of {name}" for name, amount in study.budget_left.items())
-    return "; ".join(filter(None, (left or "no budget is set", rest)))
 
 
 def _news(history: History, cursor: int) -> Iterator[str]:

@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import Field
 
 from app.agents.lookups import study_id, token_rest
-from app.agents.price_texts import (
+from app.agents.texts import (
     FREE,
     NOTHING_TRAINED,
+    cut,
     preview_price,
     study_cost,
     study_verification,
 )
 from app.agents.tool import Json, OfStudy, ToolArguments
-from app.agents.trial_texts import cut
 from stagetree.client import AsyncClient, ProblemError
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer
@@ -104,7 +104,7 @@ async def stop(client: AsyncClient, given: StopArguments) -> Json:
         await client.cancel_trial(study, given.trial)
     shown = await client.study(study, trials=False)
     what = study if given.trial is None else f"trial {given.trial} of {study}"
-    return {"stopped": what, "state": shown.state, **_cost_and_proof(shown)}
+    return {"stopped": what, "state": shown.state, "cost": study_cost(shown), "verification": study_verification(shown)}
 
 
 class NoteArguments(OfStudy):
@@ -147,7 +147,3 @@ async def replay(client: AsyncClient, given: ReplayArguments) -> Json:
     if (wrong := replayed.difference) is not None:
         answer["difference"] = f"event {wrong.event}: {cut(wrong.problem, 300)}"
     return answer
-
-
-def _cost_and_proof(study: StudyAnswer) -> Json:
-    return {"cost": study_cost(study), "verification": study_verification(study)}

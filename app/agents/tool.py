@@ -59,8 +59,6 @@ def _drop_titles(schema: Any) -> Any:
         return [_drop_titles(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    return {name: _drop_titles(part) for name, part in schema.items() if not _is_title(name, part)}
-
-
-def _is_title(name: str, part: Any) -> bool:
-    return name == "title" and isinstance(part, str)
+    return {
+        name: _drop_titles(part) for name, part in schema.items() if not (name == "title" and isinstance(part, str))
+    }

@@ -1,22 +1,38 @@
-"""The tools for trials: look at one, compare two, branch one off, and enqueue one."""
+"""The tools for trials: look at one, compare two, branch one off, and enqueue one.
+
+A tool that costs steps first answers its price, and acts when called again with the price's token.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from itertools import takewhile
 from typing import Any
 
 from pydantic import Field
 
-from app.agents.comparison import difference_text, parting_text
-from app.agents.confirmation import CONFIRM, ask_to_confirm, token_of
 from app.agents.lookups import history_of, study_id
-from app.agents.price_texts import pace_of, trial_cost, trial_price, trial_verification
+from app.agents.texts import (
+    cut,
+    decided_text,
+    hp_text,
+    outcome_of,
+    pace_of,
+    trial_cost,
+    trial_price,
+    trial_text,
+    trial_verification,
+)
 from app.agents.tool import Json, OfStudy
-from app.agents.trial_texts import cut, decided_text, hp_text, trial_text
+from app.domain.results import STANDARD_ERRORS, standard_error
 from stagetree.client import AsyncClient
 from stagetree.models.pages import History
 from stagetree.models.studies import StudyAnswer
-from stagetree.models.trials import Branch, TrialDetail
+from stagetree.models.trials import Branch, Outcome, TrialDetail
+from stagetree.text import value_text
 
 POINTS = 12
 """How many points of a curve an answer has: some of the first ones, and the last."""
@@ -42,14 +58,10 @@ async def trial(client: AsyncClient, given: TrialArguments) -> Json:
         "verification": trial_verification(of, shown),
         "curve": _curve(of, shown),
         "decisions": _decisions(shown, history),
-        "failure": "" if shown.failure is None else cut(_last_line(shown.failure.error), 400),
+        "failure": "" if shown.failure is None else cut(shown.failure.error.strip().rpartition("\n")[2], 400),
         "notes": [f"event {each.event}: {cut(each.text)}" for each in shown.notes],
     }
     return {name: part for name, part in answer.items() if part not in ([], "")}
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
 
 
 def _curve(study: StudyAnswer, trial: TrialDetail) -> str:
@@ -90,23 +102,88 @@ async def compare(client: AsyncClient, given: CompareArguments) -> Json:
     of, one, other = await asyncio.gather(
         client.study(study, trials=False), client.trial(study, given.trial), client.trial(study, given.other)
     )
+    only: dict[int, str] = {}
+    for each, beside in ((one, other), (other, one)):
+        only[each.trial] = hp_text({name: value for name, value in each.hp.items() if beside.hp.get(name) != value})
+    marked = [f"trial {each.trial}: {each.exactness}" for each in (one, other) if each.exactness]
     return {
         "parting": parting_text(one, other),
-        "only": {each.trial: hp_text(_only(each, beside)) for each, beside in ((one, other), (other, one))},
+        "only": only,
         "difference": difference_text(of, one, other),
         "cost": f"{trial_cost(one)} and {trial_cost(other)}",
-        "verification": _joint_verification(of, one, other),
+        "verification": "; ".join(marked) or trial_verification(of, one),
     }
 
 
-def _only(trial: TrialDetail, other: TrialDetail) -> Json:
-    """The hyper-parameters in which a trial differs from another."""
-    return {name: value for name, value in trial.hp.items() if other.hp.get(name) != value}
+def parting_step(one: TrialDetail, other: TrialDetail) -> int:
+    """The last step that two trials share: that of the shorter one if they do not part."""
+    pairs = zip(one.path, other.path, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    ends = [*one.starts[common : common + 1], *other.starts[common : common + 1]]
+    return min([one.steps, other.steps, *ends]) if common else 0
 
 
-def _joint_verification(study: StudyAnswer, one: TrialDetail, other: TrialDetail) -> str:
-    marked = [f"trial {each.trial}: {each.exactness}" for each in (one, other) if each.exactness]
-    return "; ".join(marked) or trial_verification(study, one)
+def parting_text(one: TrialDetail, other: TrialDetail) -> str:
+    """Where the paths of two trials through the plan part."""
+    if not (step := parting_step(one, other)):
+        return "they share no step"
+    if step == min(one.steps, other.steps):
+        return f"they do not part: all {step:,} steps of the shorter one are one training"
+    return f"at step {step:,}: the {step:,} steps until there are one training"
+
+
+def difference_text(study: StudyAnswer, one: TrialDetail, other: TrialDetail) -> str:
+    """The difference of two results, and whether it is within noise."""
+    mine, theirs = outcome_of(one), outcome_of(other)
+    if mine is None or theirs is None:
+        missing = [str(each.trial) for each in (one, other) if each.value is None]
+        return f"unknown: trial {' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no result yet"
+    better = one if (mine.value < theirs.value) == (study.mode == "min") else other
+    values = " and ".join(f"{value_text(each.to_json())} at step {each.step}" for each in (mine, theirs))
+    if mine.value == theirs.value:
+        return f"none: both have {study.metric} {values}"
+    steps = "" if mine.step == theirs.step else "; they were measured at other steps, so lengths differ, too"
+    noise = _noise_text(mine, theirs, parting_step(one, other))
+    gap = f"{abs(mine.value - theirs.value):.3g} in {study.metric}"
+    return f"trial {better.trial} is better by {gap}: {values}; {noise}{steps}"
+
+
+def _noise_text(one: Outcome, other: Outcome, shared: int) -> str:
+    """Whether the difference is noise. shared: the steps that both trials share."""
+    if (error := standard_error(one, other)) is None:
+        return "whether that is noise is unknown: `repeats` in the study file would measure it"
+    if max(one.repeats_from, other.repeats_from) > shared:
+        return (
+            "whether that is noise is unknown: their repeats share beginnings that differ, and have no noise of these"
+        )
+    gap = abs(one.value - other.value)
+    is_noise = gap < STANDARD_ERRORS * error
+    errors = f"{gap / error:.1f} standard errors of the difference" if error else "repeats that are all equal"
+    return f"{'within' if is_noise else 'more than'} noise: {errors}"
+
+
+CONFIRM = "nothing yet: the token that was answered with the price; with it, the trial is added"
+"""The description of the argument, which completes "must be"."""
+
+DIGITS = 12
+
+
+def token_of(tool: str, study: str, request: Mapping[str, Any], price: Branch) -> str:
+    """The token that confirms this request at this price.
+
+    It is a digest of both. So a server that was restarted meanwhile accepts it, and none is valid after the price has
+    changed.
+    """
+    steps = [price.steps, price.shared, price.new, price.again]
+    text = json.dumps([tool, study, dict(request), steps], sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def ask_to_confirm(price: str, token: str, given: str | None, verification: str) -> Json:
+    """The answer before anything is added. given: the token of the call, for another price or another request."""
+    changed = "" if given is None else "The price or the request has changed since that token: nothing was added. "
+    how = f"{changed}Nothing is trained yet: call again with this `confirm` to accept the price."
+    return {"price": price, "confirm": token, "next": how, "verification": verification}
 
 
 class BranchArguments(OfStudy):

@@ -14,7 +14,7 @@ from mcp import Client as Agent
 from mcp.client.streamable_http import streamable_http_client
 
 from app.agents import status
-from app.agents.tools import TOOLS
+from app.agents.serving import TOOLS
 from app.api.routes import agent_tools
 from app.domain.terms import Scope
 from app.service.access import create

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from app.agents import status
-from app.agents.tools import TOOLS
+from app.agents.serving import TOOLS
 from stagetree.client import Client
 from tests.api.agent import CHARACTERS_OF_A_TOKEN, Refusal, call, list_tools
 from tests.api.world import STUDY, Workers, changed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.comparison import difference_text
+from app.agents.trials import difference_text
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from stagetree.client import Client

@@ -11,8 +11,8 @@ import yaml
 from commandline import Stagetree
 from typer.main import get_command
 
+from app.agents.serving import TOOLS
 from app.agents.skill import PLACES, TEXT, Agent, is_skill
-from app.agents.tools import TOOLS
 from app.cli.commands import app as cli
 from stagetree.spec import StudySpec
 
