@@ -37,7 +37,7 @@ One that says where each of its names comes from needs more than one that takes 
 
 WIDE_FILES = {
     "app.api": 3,
-    "app.service": 4,
+    "app.service": 5,
     "app.cli": 1,
     "app.simulation": 2,
     "app.workers": 5,

@@ -249,7 +249,8 @@ class Guard:
 
     def _problem(self, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        if not self._is_ours(_name(f"//{host}")):
+        name = _name(f"//{host}")
+        if not (ANY in self._names or name == LOCAL or name in self._names or _is_address(name)):
             return 421, f"This server is not known as {host!r}: STAGETREE_HOSTS lists the names that it answers to."
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
@@ -261,9 +262,6 @@ class Guard:
         ):
             return 403, "Pages of other sites may not use this server."
         return None
-
-    def _is_ours(self, name: str | None) -> bool:
-        return ANY in self._names or name == LOCAL or name in self._names or _is_address(name)
 
 
 def _with_browser_limits(send: Send) -> Send:

@@ -19,13 +19,12 @@ from starlette.middleware.gzip import GZipMiddleware
 import stagetree
 from app.api import errors
 from app.api.access import Gate, Guard, require_principal
-from app.api.request_times import Stopwatch
+from app.api.counters import Stopwatch
 from app.api.routes import (
     access,
     agent_tools,
     page,
     plans,
-    prices,
     service,
     studies,
     study_annotations,
@@ -79,15 +78,10 @@ def _fold_newest(use: ApiServices) -> None:
     for stream in streams:
         with suppress(PlanUnusable):
             if not use.stopping.is_set() and events <= MAX_IDLE_EVENTS:
-                events += _fold(use, stream)
-
-
-def _fold(use: ApiServices, stream: str) -> int:
-    """Fold a plan without garbage collection, which would traverse its objects three times. Returns its events."""
-    with collector_paused():
-        if (events := use.plans.get(stream).version) > LONG:
-            gc.freeze()
-    return events
+                with collector_paused():  # it would traverse a plan's objects three times
+                    if (version := use.plans.get(stream).version) > LONG:
+                        gc.freeze()
+                events += version
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -142,7 +136,7 @@ def make_app(services: ApiServices) -> FastAPI:
     errors.install(app)
     errors.install_document(app)
     about_trials = (plans.pictures, trials.router, trials.batch)
-    commands = (prices.router, trial_requests.router, study_annotations.router)
+    commands = (trial_requests.router, study_annotations.router)
     about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
     for router in (*about_studies, service.slots, access.router):
         app.include_router(router, prefix=API, dependencies=[Depends(require_principal)])

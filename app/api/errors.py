@@ -49,28 +49,11 @@ def answer(
     return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-def _problem(request: Request, error: HttpProblem) -> Response:
-    return answer(request, error.status, error.detail, TRY_AGAIN if error.status == 429 else None)
-
-
-def _invalid(request: Request, error: InvalidField) -> Response:
-    return _fields(request, error.errors)
-
-
-def _spec(request: Request, error: SpecError) -> Response:
-    return _fields(request, [{"field": problem.field, "problem": problem.problem} for problem in error.problems])
-
-
 def _validation(request: Request, error: RequestValidationError) -> Response:
-    if _is_unknown_command(request, error):
-        return _not_allowed(request)
-    return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
-
-
-def _is_unknown_command(request: Request, error: RequestValidationError) -> bool:
-    """Whether a command's path, such as `trials/3:extend`, was matched by a route without commands."""
     is_in_path = any(each["loc"][0] == "path" for each in error.errors())
-    return is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", "")
+    if is_in_path and ":" in request.url.path and ":" not in getattr(request.scope.get("route"), "path", ""):
+        return _not_allowed(request)  # an unknown command, such as `trials/3:explode`, at a route without commands
+    return _fields(request, [problem for each in error.errors() for problem in _problems(each)])
 
 
 _PATTERNS = {
@@ -84,7 +67,7 @@ def _problems(error: Mapping[str, Any]) -> list[dict[str, str]]:
     """The problems in an error of pydantic: one parameter, or all problems of a body."""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, SpecError):
-        return [{"field": problem.field, "problem": problem.problem} for problem in cause.problems]
+        return _fields_of(cause)
     field = next(str(part) for part in reversed(error["loc"]) if isinstance(part, str))
     return [{"field": field, "problem": _sentence(error)}]  # without the index of a repeated parameter
 
@@ -110,6 +93,10 @@ def _sentence(error: Mapping[str, Any]) -> str:
         case "string_too_long":
             return f"must have {limits['max_length']} characters at most{got}"
     return str(error["msg"])
+
+
+def _fields_of(error: SpecError) -> list[dict[str, str]]:
+    return [{"field": each.field, "problem": each.problem} for each in error.problems]
 
 
 def _fields(request: Request, errors: Sequence[Mapping[str, str]]) -> Response:
@@ -144,46 +131,35 @@ def _refusal_response(request: Request, error: terms.Refused) -> Response:
     return answer(request, status, str(error))
 
 
-def _key_reused(request: Request, error: log.KeyReused) -> Response:
-    return answer(request, 422, str(error))
-
-
-def _conflict(request: Request, _: log.VersionConflict) -> Response:
-    return answer(request, 503, "Too many others are writing to this plan; try again.", TRY_AGAIN)
-
-
-def _unavailable(request: Request, error: DatabaseUnavailable | StoreUnavailable) -> Response:
-    return answer(request, 503, str(error), TRY_AGAIN)
-
-
-def _unusable(request: Request, error: PlanUnusable) -> Response:
-    return answer(request, 500, str(error))
-
-
 def _gone(request: Request, _: ClientDisconnect) -> Response:
     """The client does not read this answer any more."""
     logger.warning("%s %s: the client went away before the end of its body", request.method, request.url.path)
     return answer(request, 400, "The body has no end.")
 
 
-def _internal_error(request: Request, _: Exception) -> Response:
-    return answer(request, 500, "The server made a mistake; its log says which.")
+def _unavailable(request: Request, error: Exception) -> Response:
+    return answer(request, 503, str(error), TRY_AGAIN)
 
+
+CONFLICT = "Too many others are writing to this plan; try again."
+DEFECT = "The server made a mistake; its log says which."
 
 HANDLERS: dict[type[Exception], Any] = {
-    HttpProblem: _problem,
-    InvalidField: _invalid,
-    SpecError: _spec,
+    HttpProblem: lambda request, error: answer(
+        request, error.status, error.detail, TRY_AGAIN if error.status == 429 else None
+    ),
+    InvalidField: lambda request, error: _fields(request, error.errors),
+    SpecError: lambda request, error: _fields(request, _fields_of(error)),
     RequestValidationError: _validation,
     HTTPException: _http,
     terms.Refused: _refusal_response,
-    log.KeyReused: _key_reused,
-    log.VersionConflict: _conflict,
+    log.KeyReused: lambda request, error: answer(request, 422, str(error)),
+    log.VersionConflict: lambda request, _: answer(request, 503, CONFLICT, TRY_AGAIN),
     DatabaseUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
-    PlanUnusable: _unusable,
+    PlanUnusable: lambda request, error: answer(request, 500, str(error)),
     ClientDisconnect: _gone,
-    Exception: _internal_error,
+    Exception: lambda request, _: answer(request, 500, DEFECT),
 }
 
 
@@ -213,11 +189,9 @@ UNCHANGED: Json = {"description": "Nothing has happened since."}
 
 def refusals(*statuses: int) -> dict[int | str, Json]:
     """The `responses` of a route for these refusals; 401, 403, 408, 422, 429 and 503 are always included."""
-    return {status: _refusal(status) for status in sorted({*statuses, 401, 403, 408, 422, 429, 503})}
-
-
-def _refusal(status: int) -> Json:
-    return {"description": REFUSALS[status], "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}}}
+    every = sorted({*statuses, 401, 403, 408, 422, 429, 503})
+    content = {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}}
+    return {status: {"description": REFUSALS[status], "content": content} for status in every}
 
 
 def operation_id(route: APIRoute) -> str:
@@ -237,7 +211,8 @@ def install_document(app: FastAPI) -> None:
             problem = Problem.model_json_schema(ref_template=REF + "{model}", mode="serialization")
             schemas |= problem.pop("$defs") | {"Problem": problem}
             app.openapi_schema = _rename_schemas(app.openapi_schema)
-            _add_examples(app.openapi_schema["components"]["schemas"])
+            for name, example in EXAMPLES.items():  # last: FastAPI drops every null, also meaningful ones in examples
+                app.openapi_schema["components"]["schemas"][name]["examples"] = [example]
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
@@ -252,9 +227,3 @@ def _rename_schemas(document: Json) -> Json:
     schemas = renamed["components"]["schemas"]
     schemas |= {title: schemas.pop(name) | {"title": title} for name, title in NAMES.items()}
     return renamed
-
-
-def _add_examples(schemas: dict[str, Json]) -> None:
-    """Add the examples last: FastAPI drops every null from the document, also meaningful ones in examples."""
-    for name, example in EXAMPLES.items():
-        schemas[name]["examples"] = [example]

@@ -14,10 +14,10 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from app.api.request_times import BOUNDS
+from app.api.counters import BOUNDS
 from app.api.services import ApiServices
 from app.domain.terms import ChainState, StudyState
-from app.events import ChainRecord, DatabaseUnavailable, SlotRecord
+from app.events import DatabaseUnavailable, SlotRecord
 from app.outages import LostRace, broker_is_unavailable
 from app.service import queries
 from app.service.slot_use import STATES, slot_state
@@ -119,6 +119,8 @@ def _database_metrics(use: ApiServices) -> list[MetricFamily]:
     demand = queries.last_demand(use)
     wanted = {} if demand is None else {"busy": demand.busy, "more": demand.more}
     tick_age = None if last_tick is None else round(now - last_tick, 3)
+    waiting = (row for row in chains if row.state == ChainState.READY)
+    undelivered = sum(now - row.dispatched_at > UNDELIVERED_SECONDS for row in waiting)
     return [
         _labelled("stagetree_studies", "Studies by state.", "state", {s: studies.get(s, 0) for s in StudyState}),
         _labelled("stagetree_slots", "Slots by state.", "state", {s: states[s] for s in STATES}),
@@ -128,15 +130,10 @@ def _database_metrics(use: ApiServices) -> list[MetricFamily]:
         _unlabelled("stagetree_log_head", "The position of the last event.", use.log.head()),
         _unlabelled("stagetree_held_up", "Studies and plans that an error holds up.", held_up),
         _unlabelled("stagetree_scheduler_tick_age_seconds", "Since a scheduler last looked.", tick_age),
-        _unlabelled("stagetree_undelivered_messages", "Messages that no worker took.", _undelivered(chains, now)),
+        _unlabelled("stagetree_undelivered_messages", "Messages that no worker took.", undelivered),
         _labelled("stagetree_scheduler_memory_bytes", "Memory of each scheduler.", "process", schedulers),
         *_slot_metrics([row for row in slots if row.gauges and row.was_seen(now, lease)], now),
     ]
-
-
-def _undelivered(chains: Sequence[ChainRecord], now: float) -> int:
-    waiting = (row for row in chains if row.state == ChainState.READY)
-    return sum(now - row.dispatched_at > UNDELIVERED_SECONDS for row in waiting)
 
 
 def _slot_metrics(slots: Sequence[SlotRecord], now: float) -> Iterator[MetricFamily]:

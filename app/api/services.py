@@ -22,13 +22,12 @@ from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from app.api.access import AccessPolicy, Who, check_owner
-from app.api.request_times import RequestTimes
+from app.api.counters import FailureCounts, RequestTimes
 from app.api.streaming import Broadcasts, Tail
 from app.api.turns import LARGE_AT_ONCE, LARGE_SECONDS, PLACE_SECONDS, Turns, compute_in_process
 from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
 from app.service.access import Doorkeeper
-from app.service.failure_counts import FailureCounts
 from app.service.services import Services
 
 T = TypeVar("T")
@@ -63,27 +62,19 @@ class SingleFlight:
 
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
-_heavy, _computed = set[Callable[..., Any]](), set[Callable[..., Any]]()
+HEAVY, COMPUTED = set[Callable[..., Any]](), set[Callable[..., Any]]()
 
 
 def heavy(endpoint: Endpoint) -> Endpoint:
     """Mark an endpoint whose cost grows with the plan, unless it is requested without trials."""
-    _heavy.add(endpoint)
+    HEAVY.add(endpoint)
     return endpoint
 
 
 def computed(endpoint: Endpoint) -> Endpoint:
     """Mark an endpoint that computes in a process of its own, since its cost depends on the request."""
-    _computed.add(endpoint)
+    COMPUTED.add(endpoint)
     return endpoint
-
-
-def is_heavy(endpoint: Callable[..., Any]) -> bool:
-    return endpoint in _heavy
-
-
-def is_computed(endpoint: Callable[..., Any]) -> bool:
-    return endpoint in _computed
 
 
 def etag(moment: Any) -> str:
@@ -153,20 +144,17 @@ class ResponseCache:
             return answer
         packed = PackedAnswer(etag(moment), gzip.compress(to_json(make(), inf_nan_mode="null"), LEVEL))
         with self._lock:
-            self._keep(key, packed)
+            self._drop(key)
+            self._kept[key] = packed
+            self._bytes += len(packed.packed)
+            while self._bytes > self._most and len(self._kept) > 1:
+                self._drop(next(iter(self._kept)))
         return packed
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
             self._bytes = 0
-
-    def _keep(self, key: Key, answer: PackedAnswer) -> None:
-        self._drop(key)
-        self._kept[key] = answer
-        self._bytes += len(answer.packed)
-        while self._bytes > self._most and len(self._kept) > 1:
-            self._drop(next(iter(self._kept)))
 
     def _drop(self, key: Key) -> None:
         if (old := self._kept.pop(key, None)) is not None:

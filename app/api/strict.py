@@ -23,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
 from app.api.access import Who, principal, require_principal
-from app.api.services import ServicesDep, is_computed, is_heavy, services
+from app.api.services import COMPUTED, HEAVY, ServicesDep, services
 from app.api.turns import LARGE_BYTES
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
@@ -75,7 +75,7 @@ class StrictRoute(APIRoute):
         parameters = list(_query_parameters(self.dependant))
         names = {parameter.alias for parameter in parameters}
         repeated = {each.alias for each in parameters if get_origin(each.field_info.annotation) is Sequence}
-        takes_turn, takes_place = is_heavy(self.endpoint), is_computed(self.endpoint)
+        takes_turn, takes_place = self.endpoint in HEAVY, self.endpoint in COMPUTED
         needs_scope = any(each.call is require_principal for each in self.dependant.dependencies)
 
         async def strict(request: Request) -> Response:
@@ -87,17 +87,13 @@ class StrictRoute(APIRoute):
             use, who, study = services(request), request.state.principal, request.path_params.get("study")
             async with AsyncExitStack() as held:
                 await careful.prepare(held, is_json=is_json)
-                if takes_turn and not _is_without_trials(request):
+                if takes_turn and request.query_params.get("trials", "").lower() not in NO:
                     await held.enter_async_context(use.turns.turn(study, who))
                 if takes_place:
                     await held.enter_async_context(use.places.turn(study, who))
                 return await handle(careful)
 
         return strict
-
-
-def _is_without_trials(request: Request) -> bool:
-    return request.query_params.get("trials", "").lower() in NO
 
 
 async def raw_body(request: Request) -> bytes:

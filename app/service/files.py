@@ -89,7 +89,7 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}{how}")
     metrics = dict(plan.nodes[there[step].node].metrics.get(step) or {})
     has_failed, repeats = of.state == TrialState.FAILED, len(plan.nodes_of(of, step))
-    means, mark = plan.metrics(of, step) or {}, outcomes.mark(plan, study, of)
+    means, mark = plan.metrics(of, step) or {}, outcomes.marks(plan, study)(of)
     return KeptState(trial, step, there[step].checkpoint, metrics, has_failed, repeats, means, mark)
 
 

@@ -1,4 +1,4 @@
-"""A study's search: results learned from other studies, suggestions, and the state of its sampler."""
+"""A study's search: results learned from other studies, suggestions and their price, and the state of its sampler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.domain import commands as c
-from app.domain.decide import decide
+from app.domain.decide import decide, price_of
+from app.domain.pricing import Price
 from app.domain.sampler_inputs import SUGGESTION, ResultsLearned, learned_text
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, StateConflict, StudyId, Unknown
@@ -22,8 +23,10 @@ from app.search.tuners import (
     sampler_of,
 )
 from app.service.services import InvalidField, Services, Write
-from stagetree.models.trials import Proposed, SamplerState, Suggestion, Suggestions
+from stagetree.limits import Limits
+from stagetree.models.trials import Branch, Proposed, SamplerState, Suggestion, Suggestions
 from stagetree.sequences import SequenceError
+from stagetree.space.suggestions import suggested_values, whole_suggestion
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.suggestions import check_configurations, refusal_reason, sampled_count
 
@@ -49,6 +52,29 @@ def suggest(
     recorded = write(row.stream, decide_and_check)
     with use.open_study(row) as (_, study):
         return Suggestions(items=_all_suggestions(study)[-len(recorded) :])
+
+
+def price(use: Services, row: StudyRecord, configurations: Sequence[Json]) -> Branch:
+    """The steps that these configurations would cost at most, trained to the study's end.
+
+    A partial configuration counts whole, since its sampler chooses the rest later. Raises as `suggest`.
+    """
+    command = c.SuggestConfigurations(study=StudyId(row.id), configurations=tuple(configurations), at=use.clock())
+    with use.open_study(row) as (plan, study):
+        decide(plan, command, use.limits)
+        check_suggestions(study, command)
+        prices = [_price_of_suggestion(plan, study, each, use.limits) for each in configurations]
+    return Branch(**{name: sum(getattr(each, name) for each in prices) for name in ("steps", "shared", "new", "again")})
+
+
+def _price_of_suggestion(plan: SearchPlan, study: Study, configuration: Json, limits: Limits) -> Price:
+    space, steps = StudySpec(**study.spec.json).search_space, study.spec.max_steps or 0
+    whole = whole_suggestion(space, suggested_values(space, configuration))
+    if whole is None:
+        every = steps * study.spec.repeats[0]
+        return Price(steps=every, shared=0, new=every, again=0)
+    hp = {name: sequence.to_json() for name, sequence in whole[1].items()}
+    return price_of(plan, c.AddTrial(study=study.id, hp=hp, steps=steps), limits)
 
 
 def withdraw(use: Services, row: StudyRecord, write: Write, suggestion: int, who: Principal = ANONYMOUS_ADMIN) -> None:

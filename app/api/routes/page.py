@@ -53,17 +53,14 @@ def _operation(document: Json, method: str, path: str, operation: Json) -> str:
     text = f'<h3 id="{operation["operationId"]}">{verb} <code>{escape(path)}</code></h3>'
     text += f"<p>{escape(operation['summary'])}. {escape(operation.get('description', ''))}</p>"
     if parameters := operation.get("parameters"):
-        text += _table([_parameter(each) for each in parameters])
+        rows = [(each["name"], each["in"], each.get("description", "")) for each in parameters]
+        text += _table([(escape(name), escape(place), escape(about)) for name, place, about in rows])
     if body := operation.get("requestBody"):
         media = body["content"]["application/json"]
         example = next(iter(media.get("examples", {"": {}}).values())).get("value")
         text += f"<details><summary>Body: {_kind(media['schema'])}</summary>{_json(example)}</details>"
     answers = [_answer(*each) for each in operation["responses"].items()]
     return text + _table(answers)
-
-
-def _parameter(parameter: Json) -> tuple[str, str, str]:
-    return escape(parameter["name"]), escape(parameter["in"]), escape(parameter.get("description", ""))
 
 
 def _answer(status: str, answer: Json) -> tuple[str, str, str]:

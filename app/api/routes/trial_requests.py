@@ -1,4 +1,4 @@
-"""Trials that users request: branches, averages, and suggestions for the tuner."""
+"""Trials that users request: their prices, branches, averages, and suggestions for the tuner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from app.api.bodies import (
     BranchWanted,
     SuggestionsBody,
     SuggestionsWanted,
+    TrialBody,
     parse,
+    parse_trial,
 )
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import cached_response
@@ -28,6 +30,27 @@ from app.service import queries, study_changes, suggestions
 from stagetree.models.trials import Branch, SamplerState, Suggestions
 
 router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
+
+PRICE: dict[str, Any] = {
+    "response_model": Branch,
+    "response_model_exclude_unset": True,
+    "response_description": "The price alone.",
+    "responses": refusals(400, 404, 409, 413, 415),
+}
+
+
+@router.post("/trials:price", summary="What a trial of your own would cost; runs nothing", **PRICE)
+def price_trial(row: StudyRowDep, body: TrialBody, use: ServicesDep) -> Branch:
+    """The body is that of a new trial, with the same refusals."""
+    start = parse_trial(body)
+    command = c.AddTrial(study=StudyId(row.id), hp=start.hp, steps=start.steps)
+    return Branch(**study_changes.price_of_trial(use, row, command))
+
+
+@router.post("/suggestions:price", summary="What suggestions would cost at most; runs nothing", **PRICE)
+def price_suggestions(row: StudyRowDep, body: SuggestionsBody, use: ServicesDep) -> Branch:
+    """Each trained to the end of the study; the tuner may end it earlier. The body is that of suggestions."""
+    return suggestions.price(use, row, parse(SuggestionsWanted, body).suggestions)
 
 
 def parse_branch(body: Any, study: StudyId, at: float) -> c.BranchTrial:

@@ -23,9 +23,7 @@ from app.domain.terms import ChainId, ChainState, NodeId, StudyId, StudyState, T
 from app.domain.trainer_check import unread_hp
 from app.events import ChainRecord, StudyRecord
 from app.service.views import outcomes
-from app.service.views.exactness import exactness as proven
-from app.service.views.exactness import marks
-from app.service.views.outcomes import judged_result, outcomes_of, pareto_fields, pareto_trials
+from app.service.views.outcomes import judged_result, marks, outcomes_of, pareto_fields, pareto_trials
 from app.service.views.plans import point
 from app.service.views.progress import ending_text, lineage, packing, progress, short_origin_text
 from app.service.views.story import story
@@ -70,7 +68,7 @@ def study(
         project=folded.project,
         owner=folded.owner,
         not_exact=json_safe(inexact_results.study_inexactness(plan, folded)),
-        exactness=proven(plan, folded),
+        exactness=outcomes.exactness(plan, folded),
         ending=ending_text(folded),
         metric=folded.spec.metric,
         mode=folded.spec.mode,

@@ -1,16 +1,20 @@
-"""Results as answers: the best trial, the Pareto front, and the metrics and constraints of each result."""
+"""Results as answers: the best trial, the Pareto front, the metrics and constraints of each result, and its exactness.
+
+The marks of trials say whose numbers are unchecked or known to differ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
-from app.domain import results, search_plan
-from app.domain.search_plan import SearchPlan, Study
+from app.domain import inexact_results, results
+from app.domain.search_plan import SearchPlan, Study, Trial
 from app.domain.trainer_check import unread_hp
-from app.service.views.exactness import marks
+from app.exactness import judge, trial_marks, verdict_text
+from app.service.views.trial_order import json_safe
 from stagetree.models.answer import constructor_without_validation
-from stagetree.models.studies import Best
+from stagetree.models.studies import Best, Exactness
 from stagetree.models.trials import Outcome
 from stagetree.text import mark_sentence, unread_text
 
@@ -28,20 +32,15 @@ def best(plan: SearchPlan, study: Study, ranked: Ranked | None = None) -> Best |
     return _best(plan, study, marks(plan, study), *order[0]) if order else None
 
 
-def result_step(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> int | None:
+def result_step(plan: SearchPlan, study: Study, trial: Trial) -> int | None:
     """The step of a trial's value; None before it has one."""
     result = results.result(plan, study, trial)
     return None if result is None else result.step
 
 
-def mark(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> str:
-    """The mark of a trial; empty without one."""
-    return marks(plan, study)(trial)
-
-
-def mark_of_best(plan: SearchPlan, study: Study, best: search_plan.Trial) -> str:
+def mark_of_best(plan: SearchPlan, study: Study, best: Trial) -> str:
     """The mark of the best trial as a sentence that follows its result; empty without one."""
-    text = mark(plan, study, best)
+    text = marks(plan, study)(best)
     subject = "Its value" if len(study.spec.objectives.goals) == 1 else f"Trial {best.number}"
     return f" {mark_sentence(subject, text)}." if text else ""
 
@@ -49,8 +48,8 @@ def mark_of_best(plan: SearchPlan, study: Study, best: search_plan.Trial) -> str
 def _best(
     plan: SearchPlan,
     study: Study,
-    mark_of: Callable[[search_plan.Trial], str],
-    trial: search_plan.Trial,
+    mark_of: Callable[[Trial], str],
+    trial: Trial,
     result: results.MeasuredValue,
 ) -> Best:
     last, best = outcomes_of(plan, study, trial)
@@ -61,7 +60,7 @@ def _best(
     return best_so_far.with_fields(**more)
 
 
-def idle_parameters_text(plan: SearchPlan, study: Study, equal: Sequence[search_plan.Trial]) -> str:
+def idle_parameters_text(plan: SearchPlan, study: Study, equal: Sequence[Trial]) -> str:
     """A note on hyper-parameters without effect among trials with equal results; "" if all may have one."""
     names = dict.fromkeys(name for trial in equal for name in trial.hp)
     differing = [name for name in names if len({repr(trial.hp.get(name)) for trial in equal}) > 1]
@@ -96,7 +95,7 @@ class JudgedResult(NamedTuple):
     violation: float
 
 
-def judged_result(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> JudgedResult | None:
+def judged_result(plan: SearchPlan, study: Study, trial: Trial) -> JudgedResult | None:
     """None for a study with one metric and no constraints, and for a trial without a result."""
     result = None if study.spec.objectives.is_plain else results.result(plan, study, trial)
     if result is None:
@@ -115,7 +114,7 @@ def pareto_trials(plan: SearchPlan, study: Study) -> frozenset[int]:
     return frozenset(trial.number for trial, _ in results.pareto_front(plan, study))
 
 
-def outcomes_of(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tuple[Outcome | None, Outcome | None]:
+def outcomes_of(plan: SearchPlan, study: Study, trial: Trial) -> tuple[Outcome | None, Outcome | None]:
     """The trial's last and best results, each with its step."""
     return _outcome(results.last_value(plan, study, trial)), _outcome(results.best_of_curve(plan, study, trial))
 
@@ -123,18 +122,40 @@ def outcomes_of(plan: SearchPlan, study: Study, trial: search_plan.Trial) -> tup
 def _outcome(result: results.MeasuredValue | None) -> Outcome | None:
     if result is None:
         return None
-    return _make_outcome(step=result.step, value=float(result.value), **_spread(result))
-
-
-class _Spread(TypedDict, total=False):
-    """The fields beside a mean."""
-
-    deviation: float
-    repeats: int
-    repeats_from: int
-
-
-def _spread(result: results.MeasuredValue) -> _Spread:
+    step, value = result.step, float(result.value)
     if result.deviation is None:
-        return {}
-    return {"deviation": result.deviation, "repeats": result.repeats, "repeats_from": result.repeats_from}
+        return _make_outcome(step=step, value=value)
+    spread = {"deviation": result.deviation}
+    return _make_outcome(step=step, value=value, repeats=result.repeats, repeats_from=result.repeats_from, **spread)
+
+
+SHARED = "some chains trained in a process that another chain had trained in, as a fresh one would have taken too long"
+
+
+def exactness(plan: SearchPlan, study: Study) -> Exactness:
+    """The verdict on a study."""
+    judgement = judge(plan, study)
+    text, marks = verdict_text(study, judgement), trial_marks(plan, study)
+    shared = f"; {SHARED}" if text and plan.shares_processes(study) else ""
+    mark = next((text for trial in study.trials if marks(trial)), "")
+    return Exactness(
+        verdict=judgement.verdict,
+        text=json_safe(text + shared),
+        mark=json_safe(_join_reasons(mark, inexact_results.study_inexactness(plan, study))),
+        reason=json_safe(judgement.reason),
+        unchecked=list(judgement.unchecked),
+        compared=judgement.compared,
+        isolated=bool(study.isolated),
+        audited=study.is_audited,
+        proof_steps=study.proof_steps,
+    )
+
+
+def marks(plan: SearchPlan, study: Study) -> Callable[[Trial], str]:
+    """The mark of a trial that was not compared or is inexact; else ""."""
+    unchecked, inexact = trial_marks(plan, study), inexact_results.trial_inexactness_in(plan, study)
+    return lambda trial: json_safe(_join_reasons(unchecked(trial), inexact(trial)))
+
+
+def _join_reasons(unchecked: str, inexact: Sequence[str]) -> str:
+    return "; ".join(filter(None, (unchecked, *inexact)))

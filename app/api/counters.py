@@ -1,8 +1,9 @@
-"""How long requests wait for their answers, by route, as histograms."""
+"""What this process counts for `/metrics`: how long requests wait for their answers, by route, and failures."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -10,6 +11,9 @@ from threading import Lock
 from time import monotonic
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.domain.terms import FAILURES
+from app.events import EventLog
 
 BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, inf)
 """In seconds."""
@@ -67,3 +71,24 @@ class Stopwatch:
             await send(message)
 
         await self._app(scope, receive, sent)
+
+
+class FailureCounts:
+    """Counts failures from when this server first looked, since its counters begin anew with each process.
+
+    Reads each event of the log once. Safe to share between threads.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log, self._lock = log, Lock()
+        self._position: int | None = None
+        self._counts = Counter[str]()
+
+    def look(self) -> Mapping[str, int]:
+        """How often each kind has happened by now. Raises `DatabaseUnavailable`, `LostRace`."""
+        with self._lock:
+            head = self._log.head()
+            if self._position is not None:
+                self._counts.update(self._log.count_failures(self._position, head))
+            self._position = head
+            return {str(kind): self._counts[kind] for kind in FAILURES}
