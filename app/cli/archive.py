@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.options import Output, Store, folder_or_default, open_records
-from app.cli.output import Format, memory, plural, print_json
+from app.cli.output import Format, memory, plural, print_answer
 from app.cli.service import open_study
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ class _Moved:
     kept_bytes: int = 0
     waiting: int = 0
 
-    def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("plans", "events", "bytes", "kept_bytes", "waiting")}
-
 
 def archive(
     id: Of = None, older_than: Days = None, back: Back = False, dir: Store = None, output: Output = Format.table
@@ -58,26 +55,25 @@ def archive(
     """
     if (id is None) == (older_than is None) or (back and id is None):
         fail("name a study or give --older-than DAYS, not both; --back needs a study", USAGE)
-    folder = folder_or_default(dir)
+    from app.events import archive as archives
+
     stream = None if id is None else _plan_of(id, dir)
-    with open_records(folder) as records:
+    with open_records(folder_or_default(dir)) as records:
         if back:
             assert stream is not None
-            _bring_back(records, stream)
+            packed = archives.bring_back(records.database, stream)
+            print("its plan is not archived" if packed is None else f"{plural(packed.events, 'event')} are back")
             return
-        moved = _archive(records, [stream] if stream else _old(records, older_than or 0.0))
-    if output is Format.json:
-        print_json(moved.document())
-        return
-    print(f"{plural(moved.plans, 'plan')} archived: {plural(moved.events, 'event')} in {memory(moved.bytes)}")
+        oldest = time.time() - (older_than or 0.0) * DAY
+        moved = _archive(records, [stream] if stream else archives.old(records.database, oldest))
+    lines = [f"{plural(moved.plans, 'plan')} archived: {plural(moved.events, 'event')} in {memory(moved.bytes)}"]
     if moved.kept_bytes:
-        print(
-            f"their checkpoints, {memory(moved.kept_bytes)}, stay, and count towards no budget until the plans are back"
-        )
+        kept = memory(moved.kept_bytes)
+        lines.append(f"their checkpoints, {kept}, stay, and count towards no budget until the plans are back")
     if moved.waiting:
-        print(
-            f"{plural(moved.waiting, 'plan')} not archived: run `stagetree gc` first, which deletes checkpoints there"
-        )
+        waiting = plural(moved.waiting, "plan")
+        lines.append(f"{waiting} not archived: run `stagetree gc` first, which deletes checkpoints there")
+    print_answer(asdict(moved), output, *lines)
 
 
 def _plan_of(id: str, dir: Path | None) -> str:
@@ -87,12 +83,6 @@ def _plan_of(id: str, dir: Path | None) -> str:
         row = rows.studies.find(study)
     assert row is not None  # it was just found
     return row.stream
-
-
-def _old(records: SqlRecords, days: float) -> Sequence[str]:
-    from app.events import archive as archives
-
-    return archives.old(records.database, time.time() - days * DAY)
 
 
 def _archive(records: SqlRecords, streams: Sequence[str]) -> _Moved:
@@ -116,10 +106,3 @@ def _archive(records: SqlRecords, streams: Sequence[str]) -> _Moved:
             moved.plans, moved.events = moved.plans + 1, moved.events + packed.events
             moved.bytes, moved.kept_bytes = moved.bytes + packed.bytes, moved.kept_bytes + use.kept_bytes
     return moved
-
-
-def _bring_back(records: SqlRecords, stream: str) -> None:
-    from app.events import archive as archives
-
-    packed = archives.bring_back(records.database, stream)
-    print("its plan is not archived" if packed is None else f"{plural(packed.events, 'event')} are back")

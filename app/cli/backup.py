@@ -82,13 +82,21 @@ def restore(source: From, dir: Folder = None) -> None:
     \b
     Example:  stagetree restore /backups/monday --dir .stagetree
     """
+    from app.settings import settings
+
     manifest = _manifest(source)
-    url = f"sqlite:///{(dir / DATABASE).resolve()}" if dir else _database_of_settings()
+    if dir is None and "database_url" not in settings().model_fields_set:
+        fail("--dir FOLDER or STAGETREE_DATABASE_URL says where it is restored", USAGE)
+    url = f"sqlite:///{(dir / DATABASE).resolve()}" if dir else settings().database_url
+    root = str(dir / OBJECTS) if dir else settings().checkpoints
     _check_free(url)
     with private_files():
-        damaged = _place_objects(source / OBJECTS, manifest, _root(dir))  # first, so that an existing log is complete
+        damaged = _place_objects(source / OBJECTS, manifest, root)  # first, so that an existing log is complete
         if _is_sqlite(url):
-            _place_sqlite(source, Path(url.removeprefix("sqlite:///")))
+            database = Path(url.removeprefix("sqlite:///"))
+            database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.copyfile(source / DATABASE, database)
+            database.chmod(0o600)
         else:
             _call_postgresql(url, "pg_restore", "--no-owner", "--exit-on-error", str(source / DUMP))
     print(f"restored: the log up to event {manifest['position']}")
@@ -115,12 +123,6 @@ def _copy_sqlite(url: str, to: Path) -> None:
         theirs.execute("PRAGMA journal_mode = DELETE")
         theirs.execute("UPDATE installation SET paused_until = NULL")
         theirs.commit()
-
-
-def _place_sqlite(source: Path, database: Path) -> None:
-    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    shutil.copyfile(source / DATABASE, database)
-    database.chmod(0o600)
 
 
 def _dump_postgresql(url: str, to: Path) -> None:
@@ -158,20 +160,6 @@ def _call_postgresql(url: str, *command: str) -> None:
         fail(f"there is no {command[0]} here: install the client of PostgreSQL", FAILED)
     if done.returncode:
         fail(f"{command[0]} failed: {done.stderr.strip() or done.returncode}", FAILED)
-
-
-def _database_of_settings() -> str:
-    from app.settings import settings
-
-    if "database_url" not in settings().model_fields_set:
-        fail("--dir FOLDER or STAGETREE_DATABASE_URL says where it is restored", USAGE)
-    return settings().database_url
-
-
-def _root(folder: Path | None) -> str:
-    from app.settings import settings
-
-    return str(folder / OBJECTS) if folder else settings().checkpoints
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ from app.cli import study_files
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.extras import TRAINING, require
 from app.cli.options import Changes, Output, StudyFile, Trainers
-from app.cli.output import Format, plural, print_json
+from app.cli.output import Format, plural, print_answer
 from app.embedded import PYTHON, checkout_path
 from stagetree.runtime.failures import ending
 from stagetree.source.undeclared_input import UndeclaredInput
@@ -72,10 +72,7 @@ def check(
     worlds = _worlds(ranks, job["parallel"])
     report = _report({**job, "steps": steps, "broken": steps // 2, "ranks": worlds}, spec.to_json())
     report["reads"] = [each for each in report["reads"] if _is_left_out(each, spec.inputs)]
-    if output is Format.json:
-        print_json(report)
-    else:
-        print("\n".join([*report_lines(report), *_rank_lines(report, worlds), *_success(report)]))
+    print_answer(report, output, *report_lines(report), *_rank_lines(report, worlds), *_success(report))
     if report["failed"] or report["differences"]:
         raise typer.Exit(FAILED)
 
@@ -97,17 +94,13 @@ def report_lines(report: Json) -> list[str]:
     for name in report["unread"]:
         steps = f"the {report['steps']} steps"
         report_lines.append(f"not read          `{name}` changes nothing: `setup` never reads it, nor do {steps}")
-    report_lines += _reads(report["reads"])
+    report_lines += [f"reads             {_undeclared_text(path)}" for path in report["reads"][:MOST_READ]]
+    if (rest := len(report["reads"]) - MOST_READ) > 0:
+        report_lines.append(f"                  and {rest} more")
     for way, words in WAYS.items():
         if way != "again" or way in report["differences"]:
             report_lines.append(f"{words}  {report['differences'].get(way, 'the same, bit for bit')}")
     return report_lines
-
-
-def _reads(paths: Sequence[str]) -> list[str]:
-    """A trainer's undeclared inputs: files, patterns of many files, and variables."""
-    told = [f"reads             {_undeclared_text(path)}" for path in paths[:MOST_READ]]
-    return told + ([f"                  and {len(paths) - MOST_READ} more"] if len(paths) > MOST_READ else [])
 
 
 def _undeclared_text(path: str) -> str:
@@ -140,8 +133,8 @@ def _worlds(text: str, parallel: str) -> list[int]:
 def _rank_lines(report: Json, worlds: list[int]) -> list[str]:
     if report["failed"] or any(way in report["differences"] for way in WAYS):
         return []
-    names = [f"{each} ranks" for each in worlds if each > 1]
-    return [f"{name:25}  {report['differences'].get(_key(name), 'the same, bit for bit')}" for name in names]
+    found = {each: report["differences"].get(f"ranks {each}", "the same, bit for bit") for each in worlds if each > 1}
+    return [f"{f'{each} ranks':25}  {text}" for each, text in found.items()]
 
 
 def _success(report: Json) -> list[str]:
@@ -150,10 +143,6 @@ def _success(report: Json) -> list[str]:
         return []
     steps = f"after {report['steps']} steps, with a break after {plural(report['broken'], 'step')}"
     return [f"compared          {steps}: no bit differs; --steps N trains for longer"]
-
-
-def _key(name: str) -> str:
-    return " ".join(reversed(name.split()))
 
 
 def check_job(spec: StudySpec, file: str, device: str) -> Json | None:
@@ -187,7 +176,12 @@ def _configuration(spec: StudySpec) -> Json | None:
 
 
 def _report(job: Json, study: Json) -> Json:
-    """Run the check in a process of its own, with the trainer's output on stderr; its report."""
+    """Run the check in a process of its own, with the trainer's output on stderr; its report.
+
+    Metrics that do not include the study's own are a failure, too.
+    """
+    from app.domain.objectives import read_objectives
+
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report"
         path = os.pathsep.join(filter(None, (checkout_path(), os.environ.get("PYTHONPATH"))))
@@ -197,16 +191,9 @@ def _report(job: Json, study: Json) -> Json:
         if done.returncode or not result.exists():
             fail(f"the check {ending(done.returncode)}", FAILED)
         report: Json = json.loads(result.read_text())
-        _name_problem(report, study)
-        return report
-
-
-def _name_problem(report: Json, study: Json) -> None:
-    """Metrics that do not include the study's own are a failure, too."""
-    from app.domain.objectives import read_objectives
-
     if not report["failed"] and (problem := read_objectives(study).problem(report["metrics"], report["steps"])):
         report["failed"] = problem["error"]
+    return report
 
 
 def _seconds(seconds: float) -> str:
@@ -224,12 +211,6 @@ def check_tuner(
 
     For example: stagetree check-tuner mine.py
     """
-    if not _check_tuners(file, study):
-        raise typer.Exit(FAILED)
-
-
-def _check_tuners(file: Path, study: Path | None) -> bool:
-    """Check each tuner of a file and print the results; whether all passed."""
     from app.simulation.tuner_suite import check_file
 
     passed = True
@@ -240,4 +221,5 @@ def _check_tuners(file: Path, study: Path | None) -> bool:
             print(f"  {'passed' if verdict.flaw is None else 'FAILED'}  {verdict.check}")
             if verdict.flaw is not None:
                 print(f"          {verdict.flaw}")
-    return passed
+    if not passed:
+        raise typer.Exit(FAILED)

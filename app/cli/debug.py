@@ -50,7 +50,7 @@ def debug(
         trial, plan = service.client.trial(name, number), service.client.plan(name)
         study = service.client.study(name, trials=True)
     spec, begins = study["spec"], study.get("begins")
-    until = steps or _default_step(trial)
+    until = steps or (trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"]))
     work = _slot_work(plan, spec, trial["hp"], trainer_files(trainers or []), device)
     work = replace(work, begin=_weights_file(begins), whole=begins["state"]) if begins else work
     print(f"Training trial {number} of {name} from the beginning to step {until} ...", file=sys.stderr)
@@ -125,8 +125,3 @@ def _weights_file(begins: Json) -> str:
     except input_fingerprints.InputMissing as problem:
         fail(f"the trial {begins['text']}, and {problem}", USAGE)
     return str(begins["file"])
-
-
-def _default_step(trial: Json) -> int:
-    """The step in which the trial failed, or its last requested one."""
-    return trial["failure"]["step"] + 1 if "failure" in trial else int(trial["steps"])

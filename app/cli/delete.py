@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records, open_store
-from app.cli.output import Format, memory, plural, print_json
+from app.cli.output import Format, memory, plural, print_answer, print_json
 from app.cli.service import open_study
 
 if TYPE_CHECKING:
@@ -57,10 +58,8 @@ def delete(
         number = len(service.client.study(study)["trials"])
         _ask(f"Delete study {study} with its {number} trials?", yes)
         service.client.delete(study)
-    if output is Format.json:
-        print_json({"study": study, "deleted": True})
-    else:
-        print(f"{study} is deleted; the next `stagetree gc` deletes its checkpoints, or a stack that is up does")
+    text = f"{study} is deleted; the next `stagetree gc` deletes its checkpoints, or a stack that is up does"
+    print_answer({"study": study, "deleted": True}, output, text)
 
 
 Person = Annotated[
@@ -111,7 +110,8 @@ def gc(
     folder = folder_or_default(dir)
     with open_records(folder) as records:
         if separate:
-            _separate(records)
+            with records.write() as rows:
+                rows.name_installation(uuid4().hex[:12])  # which prefixes the keys of later objects
         store = open_store(folder, records)
         if adopt:
             store.adopt()
@@ -139,14 +139,6 @@ class _Garbage:
     @property
     def checkpoints(self) -> list[Checkpoint]:
         return [each.checkpoint for plan in self.chosen.values() for each in plan]
-
-
-def _separate(records: SqlRecords) -> None:
-    """Give the installation a new name, which prefixes the keys of later objects."""
-    from uuid import uuid4
-
-    with records.write() as rows:
-        rows.name_installation(uuid4().hex[:12])
 
 
 def _survey(records: SqlRecords, store: ObjectStore, budget: int | None) -> tuple[Retention, _Garbage]:

@@ -18,7 +18,7 @@ import typer
 from app.cli.errors import DONE, FAILED
 from app.cli.extras import STORE, is_installed
 from app.cli.options import DEFAULT_DIR, Output, Server
-from app.cli.output import Format, one_line, print_json
+from app.cli.output import Format, one_line, print_answer
 from app.cli.service import server_url
 
 Json = dict[str, Any]
@@ -79,14 +79,11 @@ def _lacking(subject: str) -> Finding | None:
     extra, modules = NEEDS.get(subject, ("", ()))
     if all(map(is_installed, modules)):
         return None
-    return Finding(subject, True, f"not installed: pip install 'stagetree[{extra}]'{_no_wheel()}", False)
-
-
-def _no_wheel() -> str:
-    """For a Python that is newer than any that was tried: why an installation may fail."""
-    newest = ".".join(map(str, NEWEST_TRIED))
-    is_newer = sys.version_info[:2] > NEWEST_TRIED
-    return f"; there may be no wheel for this Python: {newest} is the newest that was tried" if is_newer else ""
+    text = f"not installed: pip install 'stagetree[{extra}]'"
+    if sys.version_info[:2] > NEWEST_TRIED:
+        newest = ".".join(map(str, NEWEST_TRIED))
+        text += f"; there may be no wheel for this Python: {newest} is the newest that was tried"
+    return Finding(subject, True, text, False)
 
 
 def _look(subject: str, look: Callable[[], str]) -> Finding:
@@ -192,9 +189,6 @@ def doctor(server: Server = None, output: Output = Format.table) -> None:
     Example:  stagetree doctor
     """
     findings = examine(server_url(server), DEFAULT_DIR)
-    if output is Format.json:
-        print_json([each._asdict() for each in findings])
-    else:
-        for each in findings:
-            print(f"{each.word}  {each.what:<14} {one_line(each.detail)}")
+    lines = [f"{each.word}  {each.what:<14} {one_line(each.detail)}" for each in findings]
+    print_answer([each._asdict() for each in findings], output, *lines)
     raise typer.Exit(DONE if all(each.ok for each in findings) else FAILED)

@@ -33,13 +33,9 @@ FIRST_WEEK = (
 
 def print_rows(formatter: Any, title: str, commands: Mapping[str, Any]) -> None:
     """Print the commands below a title, each with its first sentence, which may have several lines."""
+    rows = [(name, (command.help or "").strip().partition("\n")[0]) for name, command in commands.items()]
     with formatter.section(title):
-        formatter.write_dl([(name, first_sentence(command)) for name, command in commands.items()])
-
-
-def first_sentence(command: Any) -> str:
-    """The first line of a command's help."""
-    return (command.help or "").strip().partition("\n")[0]
+        formatter.write_dl(rows)
 
 
 def print_groups(formatter: Any, commands: Mapping[str, Any]) -> None:

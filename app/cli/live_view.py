@@ -91,8 +91,9 @@ def _facts(study: Json) -> Iterator[tuple[str, Text]]:
     yield "saved", _saved_text(study)
     if study["best"]:
         yield "best", _best(study)
-    if study["progress"]["last"]:
-        yield "last", Text(last_decision_text(study["progress"]["last"]))
+    if last := study["progress"]["last"]:
+        decision = decision_text(last["kind"], last["trial"], last["steps"])
+        yield "last", Text(f"{decision}: {rank_text(last['reason'])}".removesuffix(": "))
     if study["waits"]:
         yield "waits", Text(one_line(study["waits"]), "bold red", no_wrap=False, overflow="fold")
     if study["ending"]:
@@ -122,13 +123,6 @@ def _best(study: Json) -> Text:
     text = Text(f"{one_line(study['metric'])} ").append(number(result["value"]), "bold green")
     text.append(f"  trial {result['trial']} @ {result['steps']}  ")
     return text.append(one_line(short_hp(result["hp"])), "dim")
-
-
-def last_decision_text(last: Json) -> str:
-    """The tuner's last decision as text."""
-    return f"{decision_text(last['kind'], last['trial'], last['steps'])}: {rank_text(last['reason'])}".removesuffix(
-        ": "
-    )
 
 
 def _slots(study: Json, room: int) -> list[RenderableType]:

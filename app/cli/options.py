@@ -124,11 +124,6 @@ def check_store(folder: Path) -> None:
         fail(f"{folder} holds no studies: `stagetree run STUDY.yaml --dir {folder}` makes some", NOT_FOUND)
 
 
-def size_of_store(folder: Path) -> int:
-    """The size of a store's files in bytes."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def folder_or_default(option: Path | None) -> Path | None:
     """The option's folder, or the store here; None for the store of the settings."""
     return option or (DEFAULT_DIR if is_store(DEFAULT_DIR) else None)

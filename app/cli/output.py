@@ -38,11 +38,6 @@ def discard_stdout() -> None:
         os.close(nowhere)
 
 
-def is_unicode() -> bool:
-    """Whether stdout can encode any character."""
-    return (sys.stdout.encoding or "").lower().startswith("utf")
-
-
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters other than tab and newline, bidirectional marks, and lone surrogates."""
 
@@ -148,8 +143,17 @@ class ListFormat(StrEnum):
 
 def print_json(value: Any) -> None:
     """Print one JSON document without control characters."""
-    text = json.dumps(value, indent=2, ensure_ascii=not is_unicode())
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not is_unicode)
     sys.stdout.write(re.sub("[\x7f-\x9f\ud800-\udfff]", lambda match: f"\\u{ord(match.group()):04x}", text) + "\n")
+
+
+def print_answer(answer: Any, output: Format, *lines: str) -> None:
+    """Print an answer as one JSON document, or as these lines for people."""
+    if output is Format.json:
+        print_json(answer)
+    else:
+        print(*lines, sep="\n")
 
 
 def print_csv(items: Iterable[Mapping[str, Any]]) -> None:

@@ -182,6 +182,7 @@ def preview(
     from app.cli.trainer_files import find_trainer
     from app.settings import settings
     from app.simulation.preview import preview as previewed
+    from stagetree.spec.file import write
 
     limits = settings().limits
     spec = study_files.load(study, changes or (), limits)
@@ -189,11 +190,12 @@ def preview(
     source = find_trainer(spec, study, trainers or [])
     with local_measurements(spec, source, store) as (measured, learned):
         costs = previewed(spec, slots=slots, limits=limits, **measured)
-    costs["advice"] += [*study_files.preview_advice(spec, source), *learned]
+    costs["advice"] += () if source is None else study_files.trainer_advice(spec, source)
+    costs["advice"] += [*study_files.missing_advice(spec), *learned]
     shown = costs if rewrite is None else rewritten_study(costs, rewrite)
     if output is Format.json:
         print_json(shown)
     elif rewrite is not None:
-        print(study_files.text_of(shown), end="")
+        print(write(shown), end="")
     else:
         print(*cost_lines(costs, slots), sep="\n")

@@ -25,12 +25,6 @@ Json = dict[str, Any]
 PLACE_FIELDS = ("bracket", "rung", "steps")
 
 
-def replay_service(study: str, at: int | None, server: str | None, folder: Path | None) -> Json:
-    """Replay by the server, or over a store."""
-    with open_study(study, server, folder) as (service, name):
-        return service.client.replay(name, at)
-
-
 def replay_with_changes(
     study: str, at: int | None, changes: list[str], log: Path | None, server: str | None, folder: Path | None
 ) -> Json:
@@ -177,6 +171,10 @@ def replay(
         replayed = replay_with_changes(id, at, what_if, log, server, dir)
         print_json(replayed) if output is Format.json else print_what_if(replayed)
         return
-    replayed = replay_log(read_log(log), id, at, str(log)).to_json() if log else replay_service(id, at, server, dir)
+    if log:
+        replayed = replay_log(read_log(log), id, at, str(log)).to_json()
+    else:
+        with open_study(id, server, dir) as (service, study):
+            replayed = service.client.replay(study, at)
     print_json(replayed) if output is Format.json else print_replay(replayed)
     raise typer.Exit(DONE if replayed["identical"] else FAILED)

@@ -58,16 +58,13 @@ def print_result(study: Json, where: str = "") -> None:
         print_best(study, most := max(LEAST, room - 1 - len(facts)))
         print()
         room -= most + 1
-    for line in facts if len(facts) <= room else [*facts[: room - 1], _rest_text(study, len(facts) - room + 1)]:
-        print(line)
+    if (rest := len(facts) - room) > 0:
+        facts = [*facts[: room - 1], f"more    {rest + 1} more lines: stagetree watch {study['study']} -o json"]
+    print(*facts, sep="\n")
 
 
 LEAST = 3
 """The fewest lines of the table of the best trials: its header, a trial, and what all trials share."""
-
-
-def _rest_text(study: Json, count: int) -> str:
-    return f"more    {count} more lines: stagetree watch {study['study']} -o json"
 
 
 def _story_lines(study: Json) -> Iterator[str]:

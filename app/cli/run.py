@@ -86,7 +86,10 @@ def run(
                 from app.embedded import Interpreter
 
                 forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
-            spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
+            from app.settings import settings
+
+            spec = study_files.load(study, changes or (), None if url else settings().limits)
+            spec = spec.model_copy(update={"check": False}) if no_check else spec
         if url:
             raise typer.Exit(_run_on_server(url, spec, show, output, is_named=server is not None, is_strict=strict))
         with report_early_interrupt():
@@ -128,9 +131,17 @@ def _run_on_stack(
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
     """Run the study and print its result, with advice; the exit code."""
-    document = _run(service, spec.to_json(), show)
+    is_quiet = show is Show.quiet
+    study = resume_interrupted(service, spec.to_json()) or report_submission(
+        service.client.submit(spec.to_json()), is_quiet=is_quiet
+    )
+    if not is_quiet:
+        print(f"In a browser: {redact(service.client.url)}/#/studies/{study}", file=sys.stderr)
+        report_resumed_studies(service, study)
+        report_changed_trainer(service, study)
+    document = watch_until_end(service, study, show)
     code = print_study(service, document, output, is_strict=is_strict)
-    if show is not Show.quiet:
+    if not is_quiet:
         print_final_advice(spec, document)
     return code
 
@@ -158,14 +169,3 @@ def submit(
         print(report_submission(document))
         where = f" {redact(service.place)}" if server else ""
         print(f"Follow it with: stagetree watch {document['study']}{where}", file=sys.stderr)
-
-
-def _run(service: Service[Documents], spec: Json, show: Show) -> Json:
-    study = resume_interrupted(service, spec) or report_submission(
-        service.client.submit(spec), is_quiet=show is Show.quiet
-    )
-    if show is not Show.quiet:
-        print(f"In a browser: {redact(service.client.url)}/#/studies/{study}", file=sys.stderr)
-        report_resumed_studies(service, study)
-        report_changed_trainer(service, study)
-    return watch_until_end(service, study, show)

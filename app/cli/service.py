@@ -198,12 +198,17 @@ def study_id(client: StudyReader, meant: str) -> str:
         return meant
     named = [study["study"] for study in listed if study["name"] == meant]
     if named:
-        return _newest(named, meant)
+        if len(named) > 1:
+            print(f"{named[0]} is the newest of {len(named)} studies named {meant}.", file=sys.stderr)
+        return str(named[0])
     matches = [study["study"] for study in listed if study["study"].startswith(meant)]
     if len(matches) > 1:
         fail(f"{meant} could be {', '.join(matches[:IDS_SHOWN])}{' ...' if len(matches) > IDS_SHOWN else ''}", USAGE)
     if not matches:
-        fail(_unknown(meant, listed), NOT_FOUND)
+        from stagetree.sequences import did_you_mean
+
+        near = did_you_mean(meant, [study["study"] for study in listed])
+        fail(f"there is no study {meant}{near}; `stagetree studies` lists those there are", NOT_FOUND)
     return str(matches[0])
 
 
@@ -221,16 +226,3 @@ def trial_number(client: StudyReader, study: str, number: int | None) -> int:
         return int(tried)
     yet = "" if document["state"] in FINAL else " yet"
     return fail(f"no trial of {study} has a result{yet}: give the number of one", NOT_FOUND)
-
-
-def _newest(ids: list[str], name: str) -> str:
-    if len(ids) > 1:
-        print(f"{ids[0]} is the newest of {len(ids)} studies named {name}.", file=sys.stderr)
-    return ids[0]
-
-
-def _unknown(meant: str, listed: list[Json]) -> str:
-    from stagetree.sequences import did_you_mean
-
-    names = [study["study"] for study in listed]
-    return f"there is no study {meant}{did_you_mean(meant, names)}; `stagetree studies` lists those there are"

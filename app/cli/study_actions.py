@@ -10,7 +10,7 @@ import typer
 
 from app.cli.errors import NOT_FOUND, fail
 from app.cli.options import Output, Server, Store, StudyId, folder_or_default, open_records
-from app.cli.output import Format, print_json
+from app.cli.output import Format, print_answer
 from app.cli.service import open_study, open_study_on_server
 
 
@@ -73,19 +73,13 @@ def retry(
     """
     with open_study(id, server, dir) as (service, study):
         answer = service.client.retry_trial(study, trial)
-    if output is Format.json:
-        print_json(answer)
-    else:
-        print(f"trial {trial} of {study} is retried")
+    print_answer(answer, output, f"trial {trial} of {study} is retried")
 
 
 def _change(verb: str, id: str, server: str | None, output: Format, *arguments: Any) -> None:
     with open_study_on_server(server, id) as (service, study):
         answer = getattr(service.client, verb)(study, *arguments)
-    if output is Format.json:
-        print_json(answer)
-    else:
-        print(f"{answer['study']} is {answer['state']}")
+    print_answer(answer, output, f"{answer['study']} is {answer['state']}")
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The study, as `stagetree studies` lists it.")]

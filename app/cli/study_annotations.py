@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Output, Server, Store, StudyId
-from app.cli.output import Format, one_line, print_json
+from app.cli.output import Format, one_line, print_answer
 from app.cli.service import open_study
 from app.cli.study_files import changes_of
 
@@ -39,15 +39,12 @@ def note(
     with open_study(id, server, dir) as (service, study):
         if correct is None:
             written = service.client.add_note(study, text, trial)
+            about = study if trial is None else f"trial {trial} of {study}"
+            line = f"noted with {about}: event {written['position']}"
         else:
             written = service.client.correct_note(study, correct, text)
-    if output is Format.json:
-        print_json(written)
-    elif correct is None:
-        about = study if trial is None else f"trial {trial} of {study}"
-        print(f"noted with {about}: event {written['position']}")
-    else:
-        print(f"the note of event {correct} of {study} is corrected")
+            line = f"the note of event {correct} of {study} is corrected"
+    print_answer(written, output, line)
 
 
 Tags = Annotated[list[str] | None, typer.Argument(metavar="[TAG...]", help="Tags to add.")]
@@ -81,9 +78,6 @@ def tag(
         else:
             study = service.client.study(name, trials=False)
     words, attributes = study.get("tags", []), study.get("attributes", {})
-    if output is Format.json:
-        print_json({"study": study["study"], "tags": words, "attributes": attributes})
-        return
-    print(f"tags    {' '.join(words) or '-'}")
-    for name, value in attributes.items():
-        print(f"        {name} = {one_line(str(value))}")
+    lines = [f"tags    {' '.join(words) or '-'}"]
+    lines += [f"        {name} = {one_line(str(value))}" for name, value in attributes.items()]
+    print_answer({"study": study["study"], "tags": words, "attributes": attributes}, output, *lines)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from app.cli.errors import USAGE, check_finite, fail
 from app.cli.options import Output, Store, folder_or_default, open_records
-from app.cli.output import Format, print_json, print_table
-
-if TYPE_CHECKING:
-    from app.events import TokenRecord
+from app.cli.output import Format, print_answer, print_json, print_table
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that the log has for its holder.")]
 Days = Annotated[float, typer.Option("--days", metavar="N", min=0.001, help="Days until it expires.")]
@@ -71,10 +68,7 @@ def create(
             token = access.create(records, name, granted, scoped, days, time.time(), max_slot_seconds=max_slot_seconds)
     except ValueError as problem:
         fail(f"{problem}" if isinstance(problem, access.TokenRefused) else f"--scope {problem}", USAGE)
-    if output is Format.json:
-        print_json({"name": name, "token": token})
-    else:
-        print(token)
+    print_answer({"name": name, "token": token}, output, token)
 
 
 def tokens(dir: Store = None, output: Output = Format.table) -> None:
@@ -88,7 +82,13 @@ def tokens(dir: Store = None, output: Output = Format.table) -> None:
     if output is Format.json:
         print_json([{name: value for name, value in asdict(row).items() if name not in INTERNAL} for row in found])
         return
-    lines = [(row.name, row.scope, _project(row), _seconds(row), _day(row.used_at), _end(row)) for row in found]
+    lines = []
+    for row in found:
+        project = "all" if row.project is None else row.project or "-"
+        seconds = "-" if row.max_slot_seconds is None else f"{row.max_slot_seconds:g}"
+        end = "never" if row.expires_at is None else _day(row.expires_at)
+        end = end if row.revoked_at is None else "revoked"
+        lines.append((row.name, row.scope, project, seconds, _day(row.used_at), end))
     print_table(("NAME", "SCOPE", "PROJECT", "SLOT SECONDS", "LAST USED", "ENDS"), lines)
 
 
@@ -108,19 +108,5 @@ def revoke(name: Name, dir: Store = None) -> None:
     print(f"{name} is revoked")
 
 
-def _project(row: TokenRecord) -> str:
-    return "all" if row.project is None else row.project or "-"
-
-
-def _seconds(row: TokenRecord) -> str:
-    return "-" if row.max_slot_seconds is None else f"{row.max_slot_seconds:g}"
-
-
 def _day(at: float | None) -> str:
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
-def _end(row: TokenRecord) -> str:
-    if row.revoked_at is not None:
-        return "revoked"
-    return "never" if row.expires_at is None else _day(row.expires_at)

@@ -1,4 +1,4 @@
-"""The files that have trainers, and the trainer of a study."""
+"""`stagetree trainers`, the files that have trainers, and the trainer of a study."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
 
 from app.cli.errors import USAGE, fail
 from app.cli.example_files import examples_folder
-from app.cli.output import one_line
-from app.registry import Catalogue, TrainerSource, check_arguments, describe
+from app.cli.options import ListOutput, Server
+from app.cli.output import ListFormat, one_line, print_list
+from app.cli.service import open_server, server_url
+from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments, describe
 from stagetree.sequences import did_you_mean
 
 if TYPE_CHECKING:
@@ -77,8 +81,6 @@ def find_trainer(spec: StudySpec, study: Path, trainers: list[str]) -> TrainerSo
     Raises `SpecError` for wrong arguments, and if no named file has the trainer; `TrainerFileError` for a broken named
     file.
     """
-    from app.registry import Catalogue, TrainerFileError, check_arguments
-    from stagetree.sequences import did_you_mean
     from stagetree.spec import Problem, SpecError
 
     try:
@@ -110,3 +112,25 @@ def _unchecked_sentences(source: TrainerSource) -> Iterator[str]:
         yield "The arguments of the script were not checked: it gives attach a dict of them"
     if source.script and source.reads is None:
         yield "Which hyper-parameters the script reads was not checked: its source does not tell, see stagetree check"
+
+
+def trainers(
+    server: Server = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--trainers", metavar="FILE.py", help="A Python file with trainers; may be repeated."),
+    ] = None,
+    output: ListOutput = ListFormat.table,
+) -> None:
+    """List the trainers of a server or, without one, the trainers that `run` would find here.
+
+    \b
+    Example:  stagetree trainers --trainers trainer.py
+    """
+    if url := None if files else server_url(server):
+        with open_server(url) as service:
+            offered = service.client.trainers()
+    else:
+        described = describe(trainer_files(files or []))
+        offered = [{"name": name, "version": version} for name, version in sorted(described.items())]
+    print_list(offered, output, ("trainer", "version"), [(each["name"], each["version"][:12]) for each in offered])

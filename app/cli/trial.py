@@ -1,13 +1,14 @@
-"""`stagetree trial` and `logs`: one trial, and its output."""
+"""`stagetree trial` and `logs`: one trial, its output, and trials of a user beside the tuner's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from app.cli.options import OrBest, Output, Server, Store, StudyId
-from app.cli.output import Format, escape_control, number, one_line, print_json, print_table
-from app.cli.service import open_study, trial_number
+from app.cli.options import OrBest, Output, Server, StepsInAll, Store, StudyId, TrialNumber, Values
+from app.cli.output import Format, escape_control, number, one_line, plural, print_answer, print_json, print_table
+from app.cli.service import open_study, open_study_on_server, trial_number
+from app.cli.study_files import changes_of
 from stagetree.text import short_hp, value_text
 
 
@@ -39,10 +40,45 @@ def logs(
     with open_study(id, server, dir) as (service, name):
         shown = trial_number(service.client, name, number)
         log = service.client.trial_log(name, shown)
-    if output is Format.json:
-        print_json({"study": name, "trial": shown, "log": log})
-    else:
-        print(escape_control(log).rstrip("\n"))
+    print_answer({"study": name, "trial": shown, "log": log}, output, escape_control(log).rstrip("\n"))
+
+
+def add(id: StudyId, steps: StepsInAll, set: Values, server: Server = None, output: Output = Format.table) -> None:
+    """Add a trial of your own to a study, beside the trials of its tuner.
+
+    \b
+    Example:  stagetree trial add last --set lr=0.1 --set bs=64 --steps 40
+    """
+    _ask({"hp": changes_of(set, "--set"), "steps": steps}, id, server, output)
+
+
+def extend(
+    id: StudyId, trial: TrialNumber, steps: StepsInAll, server: Server = None, output: Output = Format.table
+) -> None:
+    """Train a trial of your own longer, from its last step.
+
+    \b
+    Example:  stagetree trial extend last 12 --steps 80
+    """
+    _ask({"trial": trial, "steps": steps}, id, server, output)
+
+
+def stop(id: StudyId, trial: TrialNumber, server: Server = None) -> None:
+    """Cancel a trial; steps that others share are still trained.
+
+    \b
+    Example:  stagetree trial stop last 12
+    """
+    with open_study_on_server(server, id) as (service, study):
+        service.client.cancel_trial(study, trial)
+    print(f"trial {trial} of {study} is cancelled")
+
+
+def _ask(request: dict[str, Any], id: str, server: str | None, output: Format) -> None:
+    with open_study_on_server(server, id) as (service, study):
+        (answer,) = service.client.ask_trials(study, [request])
+    line = f"trial {answer['trial']} of {study} will train for {plural(answer['steps'], 'step')}"
+    print_answer(answer, output, line)
 
 
 Json = dict[str, Any]
@@ -71,8 +107,10 @@ DECISIONS = 5
 def print_trial(study: str, trial: Json) -> None:
     """Print a trial with its failure, results and curve."""
     print(f"trial     {trial['trial']} of {study}: {one_line(trial['standing'])}")
-    if "failure" in trial:
-        print(_failure(trial["failure"]))
+    if failure := trial.get("failure"):
+        tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
+        traceback = escape_control(failure["error"]).rstrip()
+        print(f"\n{failure['kind']} after step {failure['step']}{tries}:\n{traceback}\n")
     takes = "took" if trial["trained"] >= trial["steps"] else "takes"
     print(f"steps     {trial['trained']} trained of {trial['steps']} that the trial {takes}")
     for name in ("last", "best"):
@@ -97,12 +135,6 @@ def print_trial(study: str, trial: Json) -> None:
         names = sorted({name for point in trial["curve"] for name in point["metrics"]})
         rows = [(point["step"], *(point["metrics"].get(name) for name in names)) for point in trial["curve"]]
         print_table(("step", *names), rows)
-
-
-def _failure(failure: Json) -> str:
-    """The traceback with the step and the number of tries."""
-    tries = f", tried {failure['tries']} times" if failure.get("tries", 1) > 1 else ""
-    return f"\n{failure['kind']} after step {failure['step']}{tries}:\n{escape_control(failure['error']).rstrip()}\n"
 
 
 def _prediction_text(prediction: Json) -> str:

@@ -15,7 +15,7 @@ from app.cli.service import open_study
 from app.cli.studies import Limit, States, check_states
 from app.cli.trial import PREDICTION_COLUMNS, prediction_cell
 from app.domain.terms import TrialDisplayState
-from app.service.views.trial_order import KEYS, sort_trials
+from app.service.views.trial_order import KEYS, PARAMETER, flatten, sort_trials
 from stagetree.text import short_hp
 
 Json = dict[str, Any]
@@ -49,7 +49,8 @@ def trials(
     print_list(shown, output, *_table(study, shown, every))
     if output is ListFormat.table:
         _print_marks(shown)
-        _print_noise(study)
+        if noise := study["story"]["noise"]:
+            print(one_line(noise))
     if output is ListFormat.table and study["counts"]["failed"]:
         print()
         for line in failure_lines(study):
@@ -66,12 +67,6 @@ def _print_marks(trials: list[Json]) -> None:
         some = f"trial{'s' if len(numbers) > 1 else ''} {ranges_text(numbers)}"
         of = some if len(numbers) < len(trials) else "all of them"
         print(f"{of}: {one_line(text)}")
-
-
-def _print_noise(study: Json) -> None:
-    """Print the study's note that other trials may be as good as the best one."""
-    if noise := study["story"]["noise"]:
-        print(one_line(noise))
 
 
 def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
@@ -93,7 +88,6 @@ def _table(study: Json, shown: list[Json], every: list[Json]) -> tuple[tuple[str
 
 def check_sort(sort: str, trials: Sequence[Json] | None = None) -> None:
     """Exit with a message if trials have no such sort key. trials: for the names of hyper-parameters."""
-    from app.service.views.trial_order import KEYS, PARAMETER, flatten
     from stagetree.sequences import did_you_mean
 
     key = sort.removeprefix("-")

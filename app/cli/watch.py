@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from app.cli import options
 from app.cli.errors import DONE, FAILED, INTERRUPTED, TIMEOUT, TRIALS_FAILED
 from app.cli.options import Output, Plain, Quiet, Server, Sinks, Store, Strict, StudyId, Timeout
-from app.cli.output import Format, memory, number, one_line, print_json, redact, steps_text, trials_text
+from app.cli.output import Format, memory, number, one_line, print_answer, print_json, redact, steps_text, trials_text
 from app.cli.result import print_check_output, print_failures, print_result
 from app.cli.service import Documents, Service, open_study
 from stagetree.text import FINAL, duration, mark_word
@@ -130,21 +130,18 @@ def _looks(client: StudyReader, study: str, check: Callable[[], None], longest: 
             return
         was_running = True
         check()
-        passed = time.monotonic() - began
-        time.sleep(_pause(document["progress"]["seconds_left"], min(longest, PASSED_SHARE * passed)))
+        seconds = document["progress"]["seconds_left"]
+        soon = LOOK_SECONDS if seconds is None else seconds / 6  # the nearer the end, the sooner
+        time.sleep(max(min(soon, longest, PASSED_SHARE * (time.monotonic() - began)), SHORTEST_LOOK))
 
 
 def _await_slots(client: StudyReader, study: Json, check: Callable[[], None]) -> None:
     """Wait for the study's last stages and proofs to stop, which makes its slot time final."""
     deadline = time.monotonic() + MOST_STOPPING_SECONDS
-    while _trains(study) and time.monotonic() < deadline:
+    while any(run["study"] == study["study"] for run in study["progress"]["running"]) and time.monotonic() < deadline:
         check()
         time.sleep(SHORTEST_LOOK)
         study = _look(client, study["study"], check)
-
-
-def _trains(study: Json) -> bool:
-    return any(run["study"] == study["study"] for run in study["progress"]["running"])
 
 
 def _look(client: StudyReader, study: str, check: Callable[[], None]) -> Json:
@@ -165,18 +162,14 @@ def _look(client: StudyReader, study: str, check: Callable[[], None]) -> Json:
             time.sleep(LONGEST_LOOK)
 
 
-def _pause(left: float | None, longest: float) -> float:
-    """Seconds until the next look, if possible not more than `longest`: the nearer the end, the sooner."""
-    return max(min(LOOK_SECONDS if left is None else left / 6, longest), SHORTEST_LOOK)
-
-
 def lines(looks: Iterator[Json]) -> None:
     """Print a line when the study has changed, at most every few seconds."""
     printed, waits, printed_at, began = "", "", -math.inf, time.monotonic()
     for study in looks:
         if study["waits"] not in ("", waits):
             why = one_line(study["waits"])
-            print(f"{study['study']}{_separator(why)}{why}", file=sys.stderr, flush=True)
+            stands = ":" if why.startswith("slot ") else " stands still:"  # others may train while one slot waits
+            print(f"{study['study']}{stands} {why}", file=sys.stderr, flush=True)
         waits = study["waits"]
         if not study["progress"]["steps"]["expected"] and study["state"] not in FINAL:
             continue  # its tuner has requested nothing yet
@@ -185,11 +178,6 @@ def lines(looks: Iterator[Json]) -> None:
         if line != printed and (study["state"] in FINAL or now - printed_at >= wait):
             print(line, file=sys.stderr, flush=True)
             printed, printed_at = line, now
-
-
-def _separator(why: str) -> str:
-    """A slot's note does not mean that the whole study waits."""
-    return ": " if why.startswith("slot ") else " stands still: "
 
 
 def headline(study: Json) -> str:
@@ -229,7 +217,13 @@ def watch_until_end(service: AnyService, study: str, show: Show) -> Json:
     try:
         return follow(service.client, study, show, service.check)
     except KeyboardInterrupt:
-        _exit_interrupted(service, study)
+        if service.folder is None:
+            again = f"stagetree watch {study} {redact(service.place)}"
+            print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the stack ends, which handles it again
+            print(f"\nStopped; the slots of study {study} belonged to this command and stop with it.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def with_check(service: AnyService, check: Callable[[], None]) -> AnyService:
@@ -240,21 +234,6 @@ def with_check(service: AnyService, check: Callable[[], None]) -> AnyService:
         check()
 
     return replace(service, check=both)
-
-
-def _exit_interrupted(service: AnyService, study: str) -> NoReturn:
-    if service.folder is None:
-        again = f"stagetree watch {study} {redact(service.place)}"
-        print(f"\nStopped watching; study {study} is still running. Watch it again with: {again}", file=sys.stderr)
-    else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the stack ends, which handles it again
-        print(f"\nStopped; the slots of study {study} belonged to this command and stop with it.", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED) from None
-
-
-def finish(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> NoReturn:
-    """Print the result, and exit with the study's code."""
-    raise typer.Exit(print_study(service, study, output, is_strict=is_strict))
 
 
 def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
@@ -283,7 +262,7 @@ def print_result_commands(service: Service[Documents]) -> None:
     folder = service.folder
     if folder is None or not options.is_store(folder):
         return
-    size = memory(options.size_of_store(folder))
+    size = memory(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
     print(
         f"\nKept in {_relative(folder)} ({size}). Look again: stagetree trials last{_place_options(service)}",
         file=sys.stderr,
@@ -324,7 +303,7 @@ def watch(
     with open_study(id, server, dir) as (service, study):
         with write_to_sinks(sink or (), study, server, dir) as check:
             document = watch_until_end(with_check(service, check), study, choose_display(plain, quiet))
-        finish(service, document, output, is_strict=strict)
+        raise typer.Exit(print_study(service, document, output, is_strict=strict))
 
 
 def wait(
@@ -348,10 +327,7 @@ def wait(
             code = study_exit_code(document, is_strict=strict)
         except TimeIsUp:
             document, code = service.client.study(study), TIMEOUT
-        if output is Format.json:
-            print_json(document)
-        else:
-            print(f"{study} is {document['state']}")
+        print_answer(document, output, f"{study} is {document['state']}")
         raise typer.Exit(code)
 
 
