@@ -24,7 +24,7 @@ from app.process.logs import write_json
 from app.registry import Catalogue, register
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.service.plan_history import PlanHistories
-from app.service.trial_logs import KeptLogs, LogFolder
+from app.service.trial_logs import LogFolder
 from app.settings import Settings
 from app.settings import settings as read_settings
 from app.workers.celery_app import dropped_messages, wake_scheduler
@@ -43,10 +43,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or read_settings()
     if settings.log_format == "json":
-        _write_json_logs()
+        logging.basicConfig()  # uvicorn has installed its handlers already; other loggers write to stderr
+        write_json(map(logging.getLogger, ("", "uvicorn", "uvicorn.access")))
     database = Database(settings.database_url, patience=settings.patience_seconds)
     records = SqlRecords(database)
     register(settings.tuner_files)
+    trainers = Catalogue(settings.trainer_files)
+    trainers.check()
     plan_histories = PlanHistories(records.log)
     plans = Plans(records.log, on_fold=plan_histories.take, on_loss=lambda: services.forget())
     services = ApiServices(
@@ -54,13 +57,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         records=records,
         plans=plans,
         plan_histories=plan_histories,
-        trainers=_trainers(settings),
+        trainers=trainers,
         limits=settings.limits,
         wake_scheduler=Notifier(wake_scheduler).notify,
         clock=time,
         new_id=lambda: uuid4().hex,
         hosts=settings.host_names,
-        logs=_kept_logs(settings, database),
+        logs=LogFolder(settings.logs_folder) if database.is_file else TrialLogTable(database),
         checkpoints=settings.checkpoints,
         study_files=settings.study_folders,
         proofs=settings.proofs,
@@ -73,24 +76,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         stop_seconds=settings.stop_seconds,
     )
     return make_app(services)
-
-
-def _kept_logs(settings: Settings, database: Database) -> KeptLogs:
-    """The files that slots write on this machine; with a database server, the rows that slots send."""
-    return LogFolder(settings.logs_folder) if database.is_file else TrialLogTable(database)
-
-
-def _write_json_logs() -> None:
-    """uvicorn has installed its handlers already; other loggers write to stderr."""
-    logging.basicConfig()
-    write_json(map(logging.getLogger, ("", "uvicorn", "uvicorn.access")))
-
-
-def _trainers(settings: Settings) -> Catalogue:
-    """Raises `TrainerFileError` if one cannot be used."""
-    catalogue = Catalogue(settings.trainer_files)
-    catalogue.check()
-    return catalogue
 
 
 def _checks(settings: Settings, plans: Plans) -> Mapping[str, Callable[[], None]]:

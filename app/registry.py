@@ -14,13 +14,13 @@ import hashlib
 import importlib.util
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from app.search.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
@@ -32,6 +32,8 @@ from stagetree.source.versions import SourceError, candidates, module_files, ver
 from stagetree.spec import Problem, SpecError, StudySpec
 from stagetree.spec.errors import first_problems
 from stagetree.spec.tuners import TrialsTuner
+
+T = TypeVar("T")
 
 SETTLED_SECONDS = 2.0
 """A file that was written more recently may be written again without a change of its times."""
@@ -288,6 +290,12 @@ def register(files: Iterable[str]) -> dict[str, str]:
             registered_now[name] = registered
     REGISTERED.update(registered_now)
     return {name: registered.version for name, registered in registered_now.items()}
+
+
+def call_with_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
+    """Call a function in a new process, where users' tuners are not registered yet. Raises `TunerFileError`."""
+    register(files)
+    return do(*given)
 
 
 def load(path: str) -> dict[str, Registered]:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from glob import glob
 from hashlib import sha256
 from importlib import metadata
+from itertools import chain
 from typing import Any
 
 from app.input_fingerprints import PART, SMALL, InputMissing, hash_of, look, open_file, readable
@@ -100,16 +101,10 @@ def _stamp_of_packages() -> tuple[int, ...]:
 @lru_cache
 def _installed_version(module: str, stamp: tuple[int, ...]) -> str:
     """stamp: a cache key, because the metadata of packages are slow to read. Raises `InputMissing`."""
-    for name in _distributions(module):
+    for name in chain([module], owners(module)):  # the likeliest first
         with suppress(metadata.PackageNotFoundError):
             return str(metadata.version(name)).partition("+")[0]
     raise InputMissing(f"no package {module} is installed")
-
-
-def _distributions(module: str) -> Iterator[str]:
-    """Names of distributions, the likeliest first."""
-    yield module
-    yield from owners(module)
 
 
 def owners(module: str) -> Iterator[str]:

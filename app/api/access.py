@@ -95,7 +95,8 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, is_open = Headers(scope=scope), is_public(scope["path"])
+        headers = Headers(scope=scope)
+        is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(ASSETS)
         if (who := scope.get(WITHIN)) is not None:  # a request within another one, with its caller
             await self._pass_on(scope, receive, send, who)
             return
@@ -150,11 +151,6 @@ class Gate:
             return who
         with fail_after(seconds):
             return await to_thread.run_sync(self._doorkeeper.recognise, token, abandon_on_cancel=seconds is not None)
-
-
-def is_public(path: str) -> bool:
-    """Whether the path needs no token."""
-    return path in OPEN_PATHS or path.startswith(ASSETS)
 
 
 def sent_token(headers: Headers) -> str:

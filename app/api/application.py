@@ -127,7 +127,7 @@ def make_app(services: ApiServices) -> FastAPI:
         title="stagetree",
         version=stagetree.__version__,
         lifespan=_lifespan,
-        generate_unique_id_function=errors.operation_id,
+        generate_unique_id_function=lambda route: route.name,  # generated clients use it
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,

@@ -16,7 +16,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -192,11 +191,6 @@ def refusals(*statuses: int) -> dict[int | str, Json]:
     every = sorted({*statuses, 401, 403, 408, 422, 429, 503})
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{REF}Problem"}}}
     return {status: {"description": REFUSALS[status], "content": content} for status in every}
-
-
-def operation_id(route: APIRoute) -> str:
-    """The function's name, which generated clients use."""
-    return route.name
 
 
 def install_document(app: FastAPI) -> None:

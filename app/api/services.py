@@ -24,11 +24,13 @@ from starlette.concurrency import run_in_threadpool
 from app.api.access import AccessPolicy, Who, check_owner
 from app.api.counters import FailureCounts, RequestTimes
 from app.api.streaming import Broadcasts, Tail
-from app.api.turns import LARGE_AT_ONCE, LARGE_SECONDS, PLACE_SECONDS, Turns, compute_in_process
+from app.api.turns import LARGE_AT_ONCE, LARGE_SECONDS, PLACE_SECONDS, Turns
 from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
+from app.process.sandbox import LimitExceeded, SandboxLimits, run_in_sandbox
+from app.registry import call_with_tuners
 from app.service.access import Doorkeeper
-from app.service.services import Services
+from app.service.services import InvalidField, Services
 
 T = TypeVar("T")
 
@@ -175,6 +177,24 @@ class ApiServices(Services):
     dropped_messages: Callable[[], int | None] = lambda: None
     """How many messages workers have dropped; None if unknown. Raises what the broker's client raises."""
 
+    single_flight: SingleFlight = field(init=False, default_factory=SingleFlight)
+    """Shares equal work among concurrent requests."""
+
+    turns: Turns = field(init=False, default_factory=Turns)
+    """The turns of heavy requests."""
+
+    places: Turns = field(init=False, default_factory=lambda: Turns(seconds=PLACE_SECONDS))
+    """The turns of requests that compute in a process of their own."""
+
+    large_bodies: Turns = field(init=False, default_factory=lambda: Turns(LARGE_AT_ONCE, LARGE_SECONDS))
+    """The turns of requests with a large body."""
+
+    answers: ResponseCache = field(init=False, default_factory=ResponseCache)
+    """Cached large answers."""
+
+    request_times: RequestTimes = field(init=False, default_factory=RequestTimes)
+    """How long requests have waited."""
+
     def forget(self) -> None:
         super().forget()
         self.answers.clear()
@@ -182,8 +202,15 @@ class ApiServices(Services):
     def compute(
         self, do: Callable[..., T], *given: Any, stream: Iterable[Any] | None = None, seconds: int | None = None
     ) -> T:
-        """Run a pure function in a process of its own, since its cost depends on the request. Raises `InvalidField`."""
-        return compute_in_process(self.tuner_files, do, *given, stream=stream, seconds=seconds)
+        """Run a pure function in a process with limits of its own, since its cost depends on the request.
+
+        Raises `InvalidField` at a limit. seconds: by default the processor time of all computations.
+        """
+        options: dict[str, Any] = {"stream": stream} | ({} if seconds is None else {"limits": SandboxLimits(seconds)})
+        try:
+            return cast(T, run_in_sandbox(call_with_tuners, self.tuner_files, do, *given, **options))
+        except LimitExceeded as problem:
+            raise InvalidField("", str(problem)) from None
 
     @cached_property
     def doorkeeper(self) -> Doorkeeper:
@@ -199,36 +226,6 @@ class ApiServices(Services):
     def broadcasts(self) -> Broadcasts:
         """The live events of followed studies."""
         return Broadcasts(self.tail, self.stopping.is_set)
-
-    @cached_property
-    def single_flight(self) -> SingleFlight:
-        """Shares equal work among concurrent requests."""
-        return SingleFlight()
-
-    @cached_property
-    def turns(self) -> Turns:
-        """The turns of heavy requests."""
-        return Turns()
-
-    @cached_property
-    def places(self) -> Turns:
-        """The turns of requests that compute in a process of their own."""
-        return Turns(seconds=PLACE_SECONDS)
-
-    @cached_property
-    def large_bodies(self) -> Turns:
-        """The turns of requests with a large body."""
-        return Turns(LARGE_AT_ONCE, LARGE_SECONDS)
-
-    @cached_property
-    def answers(self) -> ResponseCache:
-        """Cached large answers."""
-        return ResponseCache()
-
-    @cached_property
-    def request_times(self) -> RequestTimes:
-        """How long requests have waited."""
-        return RequestTimes()
 
     @cached_property
     def failure_counts(self) -> FailureCounts:

@@ -8,17 +8,12 @@ memory. Each kind has turns of its own, so that an answer about a study never wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, Scope
-from app.process.sandbox import LimitExceeded, SandboxLimits, run_in_sandbox
-from app.registry import register
-from app.service.services import HttpProblem, InvalidField
-
-T = TypeVar("T")
+from app.service.services import HttpProblem
 
 AT_ONCE = 2
 """Requests of a kind at once. Threads share the interpreter's lock, and processes the machine: more are no faster, and
@@ -78,28 +73,3 @@ class Turns:
         if study is not None:
             wanted.append(self._by_study.setdefault(study, asyncio.Lock()))
         return [*wanted, self._all]
-
-
-def compute_in_process(
-    tuner_files: Sequence[str],
-    do: Callable[..., T],
-    *given: Any,
-    stream: Iterable[Any] | None = None,
-    seconds: int | None = None,
-) -> T:
-    """Run a pure function in a process with limits of its own. Raises `InvalidField` at a limit.
-
-    stream: one more argument, the last, which is sent item by item. seconds: the limit on processor time; by default
-    that of all computations.
-    """
-    options: dict[str, Any] = {"stream": stream} | ({} if seconds is None else {"limits": SandboxLimits(seconds)})
-    try:
-        return cast(T, run_in_sandbox(_with_registered_tuners, tuner_files, do, *given, **options))
-    except LimitExceeded as problem:
-        raise InvalidField("", str(problem)) from None
-
-
-def _with_registered_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """Run in the new process, where users' tuners are not registered yet."""
-    register(files)
-    return do(*given)

@@ -86,10 +86,7 @@ def run(
                 from app.embedded import Interpreter
 
                 forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
-            from app.settings import settings
-
-            spec = study_files.load(study, changes or (), None if url else settings().limits)
-            spec = spec.model_copy(update={"check": False}) if no_check else spec
+            spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
             raise typer.Exit(_run_on_server(url, spec, show, output, is_named=server is not None, is_strict=strict))
         with report_early_interrupt():

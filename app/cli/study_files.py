@@ -48,6 +48,14 @@ def load(path: Path, changes: Sequence[str], limits: Limits | None) -> StudySpec
         raise SpecError(error.problems, source.replace(str(STDIN), "stdin")) from None
 
 
+def load_to_run(path: Path, changes: Sequence[str], *, is_here: bool, is_checked: bool) -> StudySpec:
+    """The study with this machine's limits if it runs here, and without `check` on request. Raises `SpecError`."""
+    from app.settings import settings
+
+    spec = load(path, changes, settings().limits if is_here else None)
+    return spec if is_checked else spec.model_copy(update={"check": False})
+
+
 def changes_of(options: Sequence[str], option: str) -> Json:
     """The changes of `--set tuner.max_steps=20` by dotted path; values are written as in a study file."""
     from stagetree.spec.file import parse_value

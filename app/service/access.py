@@ -141,7 +141,8 @@ class Doorkeeper:
         if row is not None and not compare_digest(row.digest, digest):
             row = None
         if row is not None and is_valid(row, now) and now - (row.used_at or 0.0) > SHOWN_SECONDS:
-            self._note_use(row.digest, now)
+            with self.records.write() as used:
+                used.tokens.mark(row.digest, used_at=now)
         with self._lock:
             self._known[digest] = now + KNOWN_SECONDS, row
             self._known.move_to_end(digest)
@@ -159,7 +160,3 @@ class Doorkeeper:
         if row is None or not is_valid(row, self.clock()):
             return None
         return Principal(row.name, Scope.parse(row.scope), row.project, row.max_slot_seconds)
-
-    def _note_use(self, digest: str, now: float) -> None:
-        with self.records.write() as rows:
-            rows.tokens.mark(digest, used_at=now)

@@ -11,6 +11,7 @@ from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
 from app.service.views import documents, film, film_files, pictures, side_by_side, trial_order
 from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
+from stagetree.models.sharing import SideBySide
 
 
 def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:
@@ -27,19 +28,19 @@ def rungs(use: Services, row: StudyRecord, at: int | None = None) -> Rungs:
 
 def timeline(use: Services, row: StudyRecord, at: int | None = None) -> Timeline:
     """The spans of each slot over time."""
-    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+    with use.open_study(row, at) as (plan, study), use.plan_histories.holding(row.stream, plan.version) as plan_history:
         return pictures.timeline(plan_history, study, study.submitted_version - 1, plan.version)
 
 
-def sharing_comparison(use: Services, row: StudyRecord, at: int | None = None) -> side_by_side.SideBySide:
+def sharing_comparison(use: Services, row: StudyRecord, at: int | None = None) -> SideBySide:
     """The study as it happened, and a schedule without sharing, on one clock."""
-    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+    with use.open_study(row, at) as (plan, study), use.plan_histories.holding(row.stream, plan.version) as plan_history:
         return side_by_side.side_by_side(plan, study, plan_history, plan.version)
 
 
 def history(use: Services, row: StudyRecord, at: int | None = None) -> History:
     """The decisions, and how the best result improved."""
-    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+    with use.open_study(row, at) as (plan, study), use.plan_histories.holding(row.stream, plan.version) as plan_history:
         return pictures.history(plan_history, study, study.submitted_version - 1, plan.version)
 
 
@@ -67,7 +68,7 @@ def render_film(
 
 
 def _scene(use: Services, row: StudyRecord, at: int | None) -> film.Scene:
-    with use.open_study(row, at) as (plan, study), use.plan_history(row, plan.version) as plan_history:
+    with use.open_study(row, at) as (plan, study), use.plan_histories.holding(row.stream, plan.version) as plan_history:
         shown = documents.study(plan, study.id, now=plan_history.times[plan.version - 1], with_trials=False)
         return film.film(study, shown, pictures.tree(plan, study, FILM_POINTS), plan_history, plan.version)
 

@@ -307,13 +307,9 @@ class PlanHistories:
         with self._lock:
             history, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
             self._kept.move_to_end(stream)
-            self._evict()
+            events = sum(history.version for history, _ in self._kept.values())
+            while len(self._kept) > 1 and (len(self._kept) > KEPT or events > KEPT_EVENTS):
+                oldest, _ = self._kept.popitem(last=False)[1]
+                events -= oldest.version
         with lock:
             yield history
-
-    def _evict(self) -> None:
-        """Forget the least recently used histories beyond the limits; the last one stays."""
-        events = sum(history.version for history, _ in self._kept.values())
-        while len(self._kept) > 1 and (len(self._kept) > KEPT or events > KEPT_EVENTS):
-            oldest, _ = self._kept.popitem(last=False)[1]
-            events -= oldest.version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import process_time
 from typing import Any
 
+from app.domain.inputs import changed_text
 from app.domain.sampler_inputs import learned_text
 from app.domain.terms import Principal, StudyId
 from app.events import MeasuredProfiles
@@ -25,12 +26,13 @@ Json = dict[str, Any]
 
 def preview(use: Services, spec: StudySpec, trainer: TrainerSource, slots: int, who: Principal) -> Preview:
     """What a study would cost. Raises `SpecError`, and `InvalidField` for one that is too large to be simulated."""
-    from app.simulation.preview import PreviewTooLong
+    from app.simulation.virtual_run import PreviewTooLong
 
     learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
     plan = submission.opening_event(spec, trainer, project=who.project or "")
     stream = submission.plan_name(plan)
-    files = undeclared_inputs.advice_on_files(use, stream, spec)
+    seen = () if spec.inputs or spec.begin_from else undeclared_inputs.changed_files(use, stream, (), spec.runtime_args)
+    files = map(changed_text, seen)
     measured = MeasuredProfiles.read(use.log, plan, spec.devices)
     try:
         options = {"slots": slots, "limits": use.limits, "measured": measured, **slot_use.measurements(use, stream)}

@@ -114,7 +114,7 @@ def _past_study(
 ) -> tuple[StudyAnswer, int]:
     """The study after an event. The log has the running stages of that time, but not the steps within them."""
     with use.open_study(row, at) as (plan, study):
-        with use.plan_history(row, plan.version) as plan_history:
+        with use.plan_histories.holding(row.stream, plan.version) as plan_history:
             now = plan_history.times[plan.version - 1]
         shown = documents.study(plan, study.id, now=now, expected=expected, with_trials=with_trials)
         return shown.with_fields(slots=Share(used=len(shown.progress.running), due=None)), plan.version

@@ -23,7 +23,7 @@ from app.events import ChainRecord, Decide, EventLog, Plans, Records, Snapshots,
 from app.input_reader import InputReader
 from app.registry import Catalogue
 from app.service.health import Checks
-from app.service.plan_history import PlanHistories, PlanHistory
+from app.service.plan_history import PlanHistories
 from app.service.trial_logs import KeptLogs, delete_logs
 from app.service.views.plans import Feed
 from app.storage.owned_store import OwnedStore, open_owned
@@ -138,6 +138,12 @@ class Services:
     sinks: Configured = field(default_factory=Configured)
     """The sinks that studies may name."""
 
+    overviews: VersionedCache = field(init=False, default_factory=VersionedCache)
+    """Studies without their trials."""
+
+    estimates: VersionedCache = field(init=False, default_factory=VersionedCache)
+    """The errors of each plan's estimates."""
+
     def close(self) -> None:
         """Close the database before the process ends."""
         self.reader.close()
@@ -158,16 +164,6 @@ class Services:
     def moments(self) -> Snapshots:
         """Plans at earlier moments."""
         return Snapshots(self.log)
-
-    @cached_property
-    def overviews(self) -> VersionedCache:
-        """Studies without their trials."""
-        return VersionedCache()
-
-    @cached_property
-    def estimates(self) -> VersionedCache:
-        """The errors of each plan's estimates."""
-        return VersionedCache()
 
     @cached_property
     def store(self) -> OwnedStore:
@@ -209,12 +205,6 @@ class Services:
         else:
             with self.moments.holding(row.stream, self.version(row, at)) as plan:
                 yield plan, plan.studies[StudyId(row.id)]
-
-    @contextmanager
-    def plan_history(self, row: StudyRecord, version: int) -> Iterator[PlanHistory]:
-        """The history of the study's plan, up to a version at least."""
-        with self.plan_histories.holding(row.stream, version) as history:
-            yield history
 
     def version(self, row: StudyRecord, at: int | None = None) -> int:
         """The version of the study's plan, now or after the event `at`. Raises `InvalidField` as `open_study` does."""

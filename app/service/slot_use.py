@@ -135,7 +135,7 @@ def estimate_errors(use: Services, who: Principal) -> dict[str, StageEstimates]:
 
 def _plan_estimate_errors(use: Services, stream: str, row: StudyRecord) -> dict[str, list[float]]:
     """By slot, the errors of one plan's estimates. Cached until the number of its stages grows by a twentieth."""
-    with use.plans.holding(stream) as plan, use.plan_history(row, plan.version) as plan_history:
+    with use.plans.holding(stream) as plan, use.plan_histories.holding(row.stream, plan.version) as plan_history:
         moment = round(20 * log(1 + sum(span.outcome == "done" for span in plan_history.spans)))
         return use.estimates.get(
             stream, moment, lambda: hindsight_errors(plan, list(_timed_stages(plan, plan_history)))
@@ -156,7 +156,7 @@ def gain_fields(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed:
     """The fields of a study's answer about packs and shared GPUs, if it used any."""
     fields: Json = {}
     if is_packed:
-        with use.plan_history(row, plan.version) as plan_history:
+        with use.plan_histories.holding(row.stream, plan.version) as plan_history:
             fields["packing"] = packing(plan, lanes_at_once(plan, plan_history.spans))
     if slowed := gpu_sharing(use, row, plan):
         fields["gpu_sharing"] = slowed
@@ -165,7 +165,7 @@ def gain_fields(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed:
 
 def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:
     """By GPU and number of slots, the slowdown of a step and the speed-up of all steps together."""
-    with use.plan_history(row, plan.version) as plan_history:
+    with use.plan_histories.holding(row.stream, plan.version) as plan_history:
         if not any(map(shared_gpu, plan_history.slots)):
             return []
         stages = list(_stages(plan_history, plan, use.clock()))
@@ -180,7 +180,7 @@ def _stages_of_other_plans(use: Services, row: StudyRecord) -> Iterator[StageTim
     """Stages of other plans, which may have shared a GPU with this one."""
     for stream, other in _last_plans(use).items():
         if stream != row.stream:
-            with use.plan_history(other, use.log.version(stream)) as plan_history:
+            with use.plan_histories.holding(other.stream, use.log.version(stream)) as plan_history:
                 yield from _stages(plan_history, None, use.clock())
 
 

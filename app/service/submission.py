@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -181,16 +182,12 @@ def _study_source(use: Services, begin: BeginFrom, who: Principal) -> WeightSour
     checkpoint = state.checkpoint
     if not is_divided:
         return WeightSource(origin, checkpoint.sha256, checkpoint.size, lambda: use.store.read(checkpoint.key))
-    return _joined_source(origin, lambda: parts(use.store, checkpoint, whole=True))
-
-
-def _joined_source(origin: Json, read: Callable[[], Iterator[memoryview]]) -> WeightSource:
-    """The joined checkpoint of several ranks."""
+    join_ranks = partial(parts, use.store, checkpoint, whole=True)
     digest, size = sha256(), 0
-    for part in read():
+    for part in join_ranks():
         digest.update(part)
         size += len(part)
-    return WeightSource(origin, digest.hexdigest(), size, read)
+    return WeightSource(origin, digest.hexdigest(), size, join_ranks)
 
 
 def submit(
@@ -208,7 +205,11 @@ def submit(
     project = who.project or "" if project is None else project
     if not who.can_see(project):
         raise HttpProblem(403, f"{who.name} is of the project {who.project!r}, and not of {project!r}.")
-    _check_sinks(use, spec)
+    for number, sink in enumerate(spec.sinks):
+        try:
+            use.sinks.address(sink)
+        except SinkError as error:
+            raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
     spec = spec.fill_in(
         sampling_seed=int(sha256(use.new_id().encode()).hexdigest()[:8], 16)
     )  # recorded, so that replays sample alike
@@ -234,15 +235,6 @@ def submit(
     )
     recorded = write(stream, lambda plan: decide(plan, command, use.limits))
     return [each.event for each in recorded if isinstance(each.event, e.StudySubmitted | c.ResultsLearned)]
-
-
-def _check_sinks(use: Services, spec: StudySpec) -> None:
-    """Raises `SpecError` for a sink that the operator has not configured."""
-    for number, sink in enumerate(spec.sinks):
-        try:
-            use.sinks.address(sink)
-        except SinkError as error:
-            raise SpecError([Problem(f"sinks[{number}]", str(error))]) from None
 
 
 def plan_name(plan: e.PlanOpened) -> PlanId:

@@ -102,7 +102,10 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
         except TunerFailed as problem:
             raise StateConflict(f"study {row.id}: {problem}") from None
         learned = [learned_text(each) for each in study.learned]
-        budget = _budget_texts(study, spec)
+        most = sampled_count(spec.tuner)
+        budget = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
+        if spec.max_total_steps is not None:
+            budget.append(f"{study.executed:,} steps of its max_total_steps {spec.max_total_steps:,} are trained")
         refuses = "it is over" if study.finished_at is not None else _refusal_reason(study, spec, 1)
     try:
         knowledge, proposal = driver.next_proposal()
@@ -129,15 +132,6 @@ def _knowledge_texts(spec: StudySpec, knowledge: Knowledge | None) -> Iterator[s
         count = f"{knowledge.results} result{'' if knowledge.results == 1 else 's'} {where}"
         chance = f"draws at random until it has {knowledge.enough} results, and has"
         yield f"{sampler} {'models' if knowledge.results >= knowledge.enough else chance} {count}"
-
-
-def _budget_texts(study: Study, spec: StudySpec) -> list[str]:
-    """The used part of each budget of the search."""
-    most = sampled_count(spec.tuner)
-    texts = [] if most is None else [f"{len(study.trials):,} of {most:,} trials have begun"]
-    if spec.max_total_steps is not None:
-        texts.append(f"{study.executed:,} steps of its max_total_steps {spec.max_total_steps:,} are trained")
-    return texts
 
 
 def _next_texts(proposal: Proposal | None) -> Iterator[str]:

@@ -122,18 +122,12 @@ def delete_logs(logs: KeptLogs, plan: SearchPlan) -> None:
 
     Those rows stay until the other studies are deleted as well.
     """
-    others = _nodes_of_others(plan)
+    others = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
+    for node in plan.nodes.values():  # each is there before its children, whose stages a later trial would share
+        if node.parent in others:
+            others.add(node.id)
     for study in [study.id for study in plan.studies.values() if study.deleted]:
         try:
             logs.remove(study, others)
         except (OSError, Unavailable, LostRace) as problem:
             logger.warning("study %s is deleted, and its logs are not: %s", study, problem)
-
-
-def _nodes_of_others(plan: SearchPlan) -> set[NodeId]:
-    """The nodes of the other studies, and all nodes below them, whose stages a later trial would share."""
-    nodes = {node for study in plan.studies.values() if not study.deleted for node in study.max_step_by_node}
-    for node in plan.nodes.values():  # each is there before its children
-        if node.parent in nodes:
-            nodes.add(node.id)
-    return nodes

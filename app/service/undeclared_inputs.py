@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.domain.inputs import changed_text, undeclared_inputs
+from app.domain.inputs import undeclared_inputs
 from app.input_fingerprints import InputForbidden, InputMissing, may_be_read
 from app.input_reader import ReadRequest
 from app.service.services import Services
 from app.undeclared_inputs import has_changed, was_seen_on_this_machine
 from stagetree.source.undeclared_input import UndeclaredInput
-from stagetree.spec import Problem, SpecError, StudySpec
+from stagetree.spec import Problem, SpecError
 
 Json = dict[str, Any]
 
@@ -61,13 +61,6 @@ def _changed(use: Services, records: Sequence[Json]) -> Iterator[Json]:
             is_changed = may_be_read(record["path"], use.study_files) and _has_changed(record)
         if is_changed:
             yield record
-
-
-def advice_on_files(use: Services, stream: str, spec: StudySpec) -> list[str]:
-    """Advice before a submission. stream: the plan of the study without inputs and weights."""
-    if spec.inputs or spec.begin_from:
-        return []
-    return [changed_text(path) for path in changed_files(use, stream, (), spec.runtime_args)]
 
 
 def _recorded_path(record: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Pure functions from a folded plan, or from its history. Positions are the study'
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from app.domain.leaderboard import RungRanking, build_leaderboard, display_state
 from app.domain.results import measured_value, sign
 from app.domain.search_plan import Node, SearchPlan, Study, Trial
 from app.domain.terms import NodeId
-from app.service.plan_history import DecisionMade, Measured, PlanHistory, SlotSpan
+from app.service.plan_history import Measured, PlanHistory, SlotSpan
 from app.service.views.trial_order import form_text, json_safe, schedule_text
 from stagetree.models import Answer
 from stagetree.models.pages import (
@@ -58,10 +59,10 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     """The nodes that the study's trials pass, parents first, each with up to `points` of its metric; and its trials."""
     names = [name for name in plan.nodes if name in study.max_step_by_node]
     index, board = {name: number for number, name in enumerate(names)}, build_leaderboard(study)
-    passing = _passing(study)
+    passing = Counter(name for trial in study.trials for name in trial.passes)
     means = _means(plan, study)
     rows = [
-        _node(plan.nodes[name], study, index, passing.get(name, 0), points)
+        _node(plan.nodes[name], study, index, passing[name], points)
         | {"means": downsample(means.get(name, []), points)}
         for name in names
     ]
@@ -83,14 +84,6 @@ def tree(plan: SearchPlan, study: Study, points: int) -> Tree:
     )
 
 
-def _passing(study: Study) -> dict[NodeId, int]:
-    counts: dict[NodeId, int] = {}
-    for trial in study.trials:
-        for name in trial.passes:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
-
-
 def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float, float]]]:
     """By node of a trial's first repeat: step, mean and deviation over its repeats."""
     means: dict[NodeId, dict[int, tuple[int, float, float]]] = {}
@@ -104,8 +97,9 @@ def _means(plan: SearchPlan, study: Study) -> dict[NodeId, list[tuple[int, float
 
 
 def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, points: int) -> Json:
-    end = study.max_step_by_node[node.id]
-    curve = downsample(list(_curve(node, study.spec.metric, end)), points)
+    end, metric = study.max_step_by_node[node.id], study.spec.metric
+    measured = ((step, _finite(node.metrics[step].get(metric))) for step in sorted(node.metrics) if step <= end)
+    curve = downsample([(step, value) for step, value in measured if value is not None], points)
     return {
         "id": node.id,
         "parent": -1 if node.parent is None else index.get(node.parent, -1),
@@ -118,12 +112,6 @@ def _node(node: Node, study: Study, index: dict[NodeId, int], trials: int, point
         "steps": [step for step, _ in curve],
         "values": [value for _, value in curve],
     }
-
-
-def _curve(node: Node, metric: str, end: int) -> Iterator[tuple[int, float]]:
-    for step in sorted(node.metrics):
-        if step <= end and (value := _finite(node.metrics[step].get(metric))) is not None:
-            yield step, value
 
 
 def _finite(value: float | None) -> float | None:
@@ -221,10 +209,17 @@ def history(plan_history: PlanHistory, study: Study, before: int, version: int) 
     decisions = [each for each in plan_history.decisions(study.id, version) if each.version <= version]
     results = [each for each in plan_history.results(study.id, version) if each.version <= version]
     better = list(_better(results, study))
+    some = range(before + 1, version, max(1, (version - before) // MOST_TIMES))
     return History(
         position=version - before,
         at=plan_history.times[version - 1],
-        decisions=_columns(Decisions, [_decision_row(each, before) for each in decisions]),
+        decisions=Decisions(
+            position=[each.version - before for each in decisions],
+            kind=[each.kind for each in decisions],
+            trial=[each.trial for each in decisions],
+            steps=[each.steps for each in decisions],
+            reason=[json_safe(each.reason) for each in decisions],
+        ),
         best=[
             BetterResult(
                 position=each.version - before,
@@ -236,18 +231,8 @@ def history(plan_history: PlanHistory, study: Study, before: int, version: int) 
             )
             for each, value in better
         ],
-        times=_times(plan_history, before, version),
+        times=[[at - before, plan_history.times[at - 1]] for at in (*some, version)],  # the first and last among them
     )
-
-
-def _decision_row(each: DecisionMade, before: int) -> Json:
-    return {
-        "position": each.version - before,
-        "kind": each.kind,
-        "trial": each.trial,
-        "steps": each.steps,
-        "reason": json_safe(each.reason),
-    }
 
 
 def _better(results: Sequence[Measured], study: Study) -> Iterator[tuple[Measured, float]]:
@@ -261,13 +246,6 @@ def _better(results: Sequence[Measured], study: Study) -> Iterator[tuple[Measure
             yield each, value
 
 
-def _times(plan_history: PlanHistory, before: int, version: int) -> list[list[float]]:
-    """(position, time) of some events, the first and the last among them."""
-    step = max(1, (version - before) // MOST_TIMES)
-    versions = [*range(before + 1, version, step), version]
-    return [[at - before, plan_history.times[at - 1]] for at in versions]
-
-
 # ----------------------------------------------------------------------------------------------------- hyper-parameters
 
 
@@ -275,13 +253,9 @@ def schedules(study: Study, trial: Trial, points: int) -> Schedules:
     """Each hyper-parameter at up to `points` of the trial's steps, the first and the last among them."""
     steps = horizon(study, trial)
     at = sorted({round(number * (steps - 1) / max(1, points - 1)) for number in range(points)}) if steps > 1 else [0]
-    items = [
-        Schedule(name=name, steps=at, values=_values(value, at), text=json_safe(schedule_text(value, steps)))
-        for name, value in trial.hp.items()
-    ]
+    items = []
+    for name, value in trial.hp.items():
+        sequence = parse(value)
+        values = [json_safe(sequence.at(step)) for step in at]
+        items.append(Schedule(name=name, steps=at, values=values, text=json_safe(schedule_text(value, steps))))
     return Schedules(items=items)
-
-
-def _values(value: Any, at: list[int]) -> list[Any]:
-    sequence = parse(value)
-    return [json_safe(sequence.at(step)) for step in at]

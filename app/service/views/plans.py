@@ -13,7 +13,6 @@ from math import isfinite
 from app.domain import events as e
 from app.domain import search_plan
 from app.domain import stage_tree as tree
-from app.domain.events import Metrics
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import StudyId
 from app.events import DatabaseUnavailable, Plans, Records, StoredEvent, StudyRecord
@@ -24,13 +23,10 @@ from stagetree.models.service import Event
 from stagetree.models.trials import Node, Place, Plan, Point, Running, Stage, StageTree, Waiting
 
 
-def _finite(metrics: Mapping[str, float | None]) -> Metrics:
-    return {name: value if value is not None and isfinite(value) else None for name, value in metrics.items()}
-
-
 def point(step: int, metrics: Mapping[str, float | None]) -> Point:
     """The metrics after a step; None replaces NaN and infinity."""
-    return Point(step=step, metrics=json_safe(_finite(metrics)))
+    finite = {name: value if value is not None and isfinite(value) else None for name, value in metrics.items()}
+    return Point(step=step, metrics=json_safe(finite))
 
 
 def plan(plan: SearchPlan, stream: str) -> Plan:

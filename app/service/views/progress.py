@@ -153,7 +153,10 @@ def progress(
     running = list(_running(plan, study, reached))
     steps = _steps(plan, study, running, expected)
     trials = TrialsDone(
-        done=sum(_is_tried(plan, trial) for trial in study.trials),
+        done=sum(  # those that have reached their first result or their end; a later extension does not change that
+            trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
+            for trial in study.trials
+        ),
         resting=sum(is_waiting_at_rung(study, trial, board) for trial in study.trials),
         expected=_expected_trials(study, expected),
     )
@@ -165,11 +168,6 @@ def progress(
         last=_last_decision(study),
         running=running,
     )
-
-
-def _is_tried(plan: SearchPlan, trial: Trial) -> bool:
-    """Whether the trial has reached its first result or its end. A later extension does not change that."""
-    return trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
 
 
 def _expected_trials(study: Study, expected: Forecast | None) -> int | None:

@@ -45,7 +45,8 @@ def story(
     """The lines, and their numbers. order: the trials by rank, and cost: that of the study, if they are known."""
     order = results.rank_trials(plan, study) if order is None else order
     cost, ranked = cost or accounting.cost(plan, study), results.contenders(order)
-    beside, as_far = _equal_trials(plan, study, ranked), _count_as_far(plan, ranked)
+    beside = _equal_trials(plan, study, ranked)
+    as_far = sum(accounting.last_step(plan, trial) >= ranked[0][1].step for trial, _ in ranked)
     shared = _shared_beginning(plan, study, ranked[0][0]) if ranked else SharedBeginning()
     pace = accounting.seconds_per_step(study)
     ways = ("sharing" if cost.shared else "sharing with other studies", "early stopping")
@@ -99,10 +100,6 @@ def _equal_trials(plan: SearchPlan, study: Study, ranked: Ranked) -> list[int]:
     value = ranked[0][1].value
     equal = (trial for trial, result in ranked[1:] if result.value == value)
     return [trial.number for trial in equal if not _violates(plan, study, trial)]
-
-
-def _count_as_far(plan: SearchPlan, ranked: Ranked) -> int:
-    return sum(accounting.last_step(plan, trial) >= ranked[0][1].step for trial, _ in ranked)
 
 
 def _violates(plan: SearchPlan, study: Study, trial: Trial) -> bool:

@@ -77,7 +77,8 @@ def columns(trials: Sequence[Trial], digits: int | None = None) -> Columns:
     names = dict.fromkeys(chain.from_iterable(rows))
     by_name = {name: [row.get(name) for row in rows] for name in names}
     if digits is not None:
-        by_name = {name: [_round(value, digits) for value in column] for name, column in by_name.items()}
+        for column in by_name.values():
+            column[:] = [float(f"{value:.{digits}g}") if isinstance(value, float) else value for value in column]
     return Columns(count=len(rows), columns=by_name)
 
 
@@ -100,10 +101,6 @@ def _distinct_texts(schedules: Iterable[str], steps: int) -> dict[str, str]:
 
 def _is_moving(value: Any) -> bool:
     return isinstance(value, dict) and value.get("family") != "constant"
-
-
-def _round(value: Any, digits: int) -> Any:
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def flatten(item: Json | Answer, prefix: str = "") -> Json:
