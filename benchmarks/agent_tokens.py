@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from app.embedded import Embedded  # noqa: E402
+from app.embedded.stack import Embedded  # noqa: E402
 from tests.e2e.scripted_agent import CHARACTERS_OF_A_TOKEN, ScriptedAgent, conclude, connect  # noqa: E402
 
 TRAINER = """

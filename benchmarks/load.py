@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from app.embedded import Embedded, embedded
+from app.embedded.stack import Embedded, embedded
 from stagetree.client import Client
 
 TRAINER = Path(__file__).parent / "small_study.py"

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from app.embedded import Embedded, embedded
+from app.embedded.stack import Embedded, embedded
 from stagetree.client import Client
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stacks import Json, Service
 
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 TRAINER = """

@@ -30,8 +30,8 @@ from proxies import Proxy, proxied
 from redis import Redis, RedisError
 from sqlalchemy import make_url
 
-from app.embedded import Embedded, redis_server
-from app.embedded.machine import reserve
+from app.embedded.machine import redis_server, reserve
+from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.events.sql_records import SqlRecords
 from stagetree.client import Client, Unreachable

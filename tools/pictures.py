@@ -22,7 +22,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from app.embedded import Embedded, embedded
+from app.embedded.stack import Embedded, embedded
 from benchmarks.large_study import whole
 from stagetree.client import Client
 from tools.picture_studies import GANG, INEXACT, LADDER, TRAINERS

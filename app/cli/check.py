@@ -18,7 +18,7 @@ from app.cli.errors import FAILED, USAGE, fail
 from app.cli.extras import TRAINING, require
 from app.cli.options import Changes, Output, StudyFile, Trainers
 from app.cli.output import Format, plural, print_answer
-from app.embedded import PYTHON, checkout_path
+from app.embedded.machine import PYTHON, checkout_path
 from stagetree.runtime.failures import ending
 from stagetree.source.undeclared_input import UndeclaredInput
 
@@ -61,7 +61,7 @@ def check(
     """
     require(*TRAINING)
     from app.cli.trainer_files import check_trainer, trainer_files
-    from app.embedded import default_device
+    from app.embedded.machine import default_device
     from app.settings import settings
 
     spec = study_files.load(study, changes or (), settings().limits)

@@ -113,7 +113,7 @@ def _torchvision() -> str:
 
 
 def _redis() -> str:
-    from app.embedded import redis_server
+    from app.embedded.machine import redis_server
 
     return redis_server()
 

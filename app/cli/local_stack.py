@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.cli.sinks import study_sinks
-from app.embedded import Embedded, StackFailed, default_slots, embedded, private_files
+from app.embedded.machine import StackFailed, default_slots, private_files
+from app.embedded.stack import Embedded, embedded
 from app.registry import TrainerFileError
 from app.settings import SettingsError, settings
 

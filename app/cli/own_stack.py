@@ -16,7 +16,9 @@ from app.cli.errors import exit_on_signals, report_early_interrupt
 from app.cli.options import DEFAULT_DIR
 from app.cli.service import Documents, Service
 from app.cli.sinks import study_sinks
-from app.embedded import Embedded, Interpreter, default_slots, embedded
+from app.embedded.interpreter import Interpreter
+from app.embedded.machine import default_slots
+from app.embedded.stack import Embedded, embedded
 from app.settings import settings
 from stagetree.errors import ProblemError
 

@@ -83,7 +83,7 @@ def run(
             url, show = None if own else server_url(server), choose_display(plain, quiet)
             if not url:
                 require(*STACK)
-                from app.embedded import Interpreter
+                from app.embedded.interpreter import Interpreter
 
                 forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
             spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from app.domain import events as e
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.events.log import StoredEvent
 from app.events.sql_records import SqlRecords

@@ -15,7 +15,7 @@ from audits import TRAINER, serving, study
 from commandline import Stagetree
 from stacks import ROOT, Service
 
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 pytestmark = pytest.mark.slow(together=True)

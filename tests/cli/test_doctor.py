@@ -106,7 +106,7 @@ def test_a_part_that_is_not_installed_is_named_and_is_no_fault(
 
 def test_a_part_that_is_installed_and_broken_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("app.embedded.redis_server", lambda: 1 / 0)
+    monkeypatch.setattr("app.embedded.machine.redis_server", lambda: 1 / 0)
     assert found("redis") == Finding("redis", False, "division by zero")
     with pytest.raises(typer.Exit) as ended:
         doctor.doctor()

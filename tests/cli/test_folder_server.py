@@ -11,7 +11,7 @@ from commandline import Stagetree
 from stacks import TOYS, Service
 from toys import trials
 
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from app.process.folder_lock import FolderLock, FolderServer, find_server, is_in_use
 from stagetree.client import Client
 

@@ -19,8 +19,8 @@ from stacks import ROOT, wait_for
 from app.cli.api import api
 from app.cli.trainer_files import trainer_files
 from app.cli.up import up
-from app.embedded import StackFailed, machine
-from app.embedded.machine import external_url, reserve, url
+from app.embedded import machine
+from app.embedded.machine import StackFailed, external_url, reserve, url
 from app.settings import Settings
 from stagetree.client import Client
 

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from stacks import PATIENCE, wait_for
 
-from app.embedded import Embedded
 from app.embedded.machine import reserve
+from app.embedded.stack import Embedded
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -23,7 +23,8 @@ from uvicorn.main import main as uvicorn_main
 from app.api.server import serve
 from app.cli.commands import app as cli
 from app.domain.slots import NAME
-from app.embedded import Embedded, slot_names
+from app.embedded.machine import slot_names
+from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.service.health import check_schema
 from app.settings import Settings

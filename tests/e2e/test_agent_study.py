@@ -14,7 +14,7 @@ import pytest
 from scripted_agent import ScriptedAgent, conclude, connect
 from stacks import TOYS
 
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 SPEC: dict[str, Any] = {

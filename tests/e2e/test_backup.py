@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from stacks import PATIENCE, TOYS, Service, wait_for
 from toys import grid
 
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 from tests.conftest import drop_database, make_database
 

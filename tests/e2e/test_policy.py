@@ -10,7 +10,7 @@ from stacks import Cluster, Service
 from test_surroundings import TRAINER
 from toys import curves, switch, trials
 
-from app.embedded import Embedded, embedded
+from app.embedded.stack import Embedded, embedded
 from stagetree.client import Client
 
 pytestmark = pytest.mark.slow(together=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stacks import PATIENCE, TRAINERS, Cluster, Json, Service, wait_for
 
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 

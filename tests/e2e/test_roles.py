@@ -15,8 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 from stacks import ROOT, TRAINERS, Cluster, answers, wait_for
 from toys import grid
 
-from app.embedded import redis_server
-from app.embedded.machine import reserve
+from app.embedded.machine import redis_server, reserve
 from app.events.database import Database
 from app.events.sql_records import SqlRecords
 from app.service.health import check_writable

@@ -14,8 +14,7 @@ import pytest
 from installed import install
 from stacks import ROOT, wait_for
 
-from app.embedded import redis_server
-from app.embedded.machine import reserve
+from app.embedded.machine import redis_server, reserve
 from app.events.database import Database
 from stagetree.client import Client, StagetreeError
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from stacks import Service
 
 import stagetree
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 from stagetree.sinks.addresses import open_sink
 from stagetree.sinks.follower import follow

@@ -18,7 +18,7 @@ from stacks import TOYS, Json, Service
 from toys import trials as packed
 
 import stagetree
-from app.embedded import Embedded
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 pytestmark = pytest.mark.slow(together=True)

@@ -14,8 +14,8 @@ from playwright.sync_api import Locator, Page, Route, expect
 from stacks import TOYS, Cluster, Service, wait_for
 from toys import grid, held, trials
 
-from app.embedded import Embedded
 from app.embedded.machine import reserve
+from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 PRICED = re.compile(r"^2 new steps of 8; 6 are shared(, and \d are trained again)?\.$")

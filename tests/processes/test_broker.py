@@ -20,7 +20,7 @@ from redis import ConnectionError as RedisError
 from redis import Redis
 from stacks import PATIENCE, answers, wait_for
 
-from app.embedded import redis_server
+from app.embedded.machine import redis_server
 from app.workers.celery_app import celery, install, transport_options
 
 DEEP = b"[" * 100_000

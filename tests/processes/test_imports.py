@@ -13,7 +13,7 @@ from stacks import ROOT
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modules", ["app.workers.prefork, *MODULES", "app.main", "app.embedded"])
+@pytest.mark.parametrize("modules", ["app.workers.prefork, *MODULES", "app.main", "app.embedded.stack"])
 def test_what_does_not_train_imports_no_torch(modules: str) -> None:
     code = f"""
 import importlib, sys

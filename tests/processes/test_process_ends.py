@@ -20,8 +20,8 @@ from forks import run_in_fork
 from stacks import wait_for
 from transactions import TTL, Transactions
 
-from app.embedded import Embedded
 from app.embedded.machine import Scratch
+from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.settings import settings
 from app.workers.prefork import Prefork

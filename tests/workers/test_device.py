@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.slots import shared_gpu
-from app.embedded import StackFailed
-from app.embedded.machine import default_device, default_slots, slot_names
+from app.embedded.machine import StackFailed, default_device, default_slots, slot_names
 from app.workers.slot import device as module
 from app.workers.slot.device import (
     CPU,
