@@ -33,7 +33,7 @@ def measurements(use: Services, stream: str) -> Json:
     Raises as `Plans.get`.
     """
     costs = Costs()
-    if stream not in use.log.versions():
+    if not use.log.version(stream):
         return {"costs": costs}
     with use.plans.holding(stream) as plan:
         costs.refit(plan)

@@ -67,12 +67,10 @@ def store_weights(use: Services, stream: str, source: WeightSource) -> tuple[str
 
     Raises `SpecError` if the file changed meanwhile, and `StoreUnavailable`.
     """
-    if stream in use.log.versions():
+    if use.log.version(stream):
         with use.plans.holding(stream) as plan:
-            if there := sorted(
-                checkpoint_needs.weights_in_use(plan)
-            ):  # all are equal: their hash is in the plan's name
-                return there[0], False
+            if there := sorted(checkpoint_needs.weights_in_use(plan)):
+                return there[0], False  # all are equal: their hash is in the plan's name
     key, digest = f"{use.store.prefix}{stream}/begin-{use.new_id()[:12]}", sha256()
     try:
         use.store.write(key, _hash_parts(source.parts(), digest))
@@ -214,7 +212,7 @@ def submit(
         sampling_seed=int(sha256(use.new_id().encode()).hexdigest()[:8], 16)
     )  # recorded, so that replays sample alike
     source = None if spec.begin_from is None else find_source(use, spec.begin_from, who)
-    inputs = inputs_seen(use, spec.inputs)
+    inputs = inputs_seen(use, spec.inputs) if spec.inputs else []
     plan, study = opening_event(spec, trainer, source, inputs, project), _new_id(use, spec.name)
     stream = plan_name(plan)
     begin, is_new = None, True

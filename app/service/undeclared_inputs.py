@@ -42,11 +42,11 @@ def changed_files(use: Services, stream: str, inputs: Sequence[Json], arguments:
 
     arguments: the study's `runtime_args`. Slots report changes of files that this server may not read.
     """
-    if stream not in use.log.versions():
+    if not use.log.version(stream):
         return []
     with use.plans.holding(stream) as plan:
-        records = undeclared_inputs(plan, inputs, arguments)
-    return [_recorded_path(each) for each in _changed(use, list(filter(was_seen_on_this_machine, records)))]
+        seen_here = list(filter(was_seen_on_this_machine, undeclared_inputs(plan, inputs, arguments)))
+    return [_recorded_path(each) for each in _changed(use, seen_here)] if seen_here else []
 
 
 def _changed(use: Services, records: Sequence[Json]) -> Iterator[Json]:
