@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from app.agents.lookups import history_of, study_id, token_rest
 from app.agents.texts import cut, decided_text, elapsed_text, numbers_text, study_cost, study_verification, trial_text
-from app.agents.tool import Json, OfStudy
+from app.agents.tool import Json, OfStudy, history_of, study_id, token_rest
 from stagetree.client import AsyncClient
 from stagetree.client.http import path_of
 from stagetree.models.pages import History

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import Field
 
-from app.agents.lookups import study_id, token_rest
 from app.agents.texts import (
     FREE,
     NOTHING_TRAINED,
@@ -16,7 +15,7 @@ from app.agents.texts import (
     study_cost,
     study_verification,
 )
-from app.agents.tool import Json, OfStudy, ToolArguments
+from app.agents.tool import Json, OfStudy, ToolArguments, study_id, token_rest
 from stagetree.client import AsyncClient, ProblemError
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer

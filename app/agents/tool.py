@@ -1,4 +1,4 @@
-"""A tool: its name and description, its arguments, and its work with a client of the API."""
+"""A tool: its name, description and arguments, and its work with a client of the API. Also the look-ups of tools."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from stagetree.client import AsyncClient
-from stagetree.client.study_json import LAST
+from stagetree.client import AsyncClient, NotFound
+from stagetree.client.http import path_of
+from stagetree.client.study_json import LAST, find_study_id
+from stagetree.models.pages import History
+from stagetree.models.service import Session
 from stagetree.spec.fields import SpecPart
 
 Json = dict[str, Any]
@@ -62,3 +65,25 @@ def _drop_titles(schema: Any) -> Any:
     return {
         name: _drop_titles(part) for name, part in schema.items() if not (name == "title" and isinstance(part, str))
     }
+
+
+async def history_of(client: AsyncClient, study: str) -> History:
+    """The decisions of a study with their events, and its better and better results."""
+    return History.from_json(await client.http.get(f"{path_of(study)}/history"))
+
+
+async def token_rest(client: AsyncClient) -> str:
+    """The rest of the caller's slot time; empty for a token without a limit."""
+    session = Session.from_json(await client.http.get("/session"))
+    left = session.slot_seconds_left
+    return "" if left is None else f"token {session.name}: {left:,.0f} s of slot time"
+
+
+async def study_id(client: AsyncClient, meant: str) -> str:
+    """The id of the study with this id or name, or of the newest one for `last`. Raises `NotFound`."""
+    if meant != LAST:
+        try:
+            return (await client.study(meant, trials=False)).study
+        except NotFound:
+            pass
+    return await find_study_id(client.http, meant)

@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import Field
 
-from app.agents.lookups import history_of, study_id
 from app.agents.texts import (
     cut,
     decided_text,
@@ -26,7 +25,7 @@ from app.agents.texts import (
     trial_text,
     trial_verification,
 )
-from app.agents.tool import Json, OfStudy
+from app.agents.tool import Json, OfStudy, history_of, study_id
 from app.domain.results import STANDARD_ERRORS, standard_error
 from stagetree.client import AsyncClient
 from stagetree.models.pages import History

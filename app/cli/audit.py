@@ -61,7 +61,7 @@ def _service(
     url: str | None, folder: Path | None, slots: int | None, trainers: list[str] | None, study: str
 ) -> Iterator[Service[Documents]]:
     """A server, or slots of this command on the study's store."""
-    from app.cli.own_stack import OwnStack, own_stack
+    from app.cli.own_stack import own_stack, stack_of
     from app.cli.trainer_files import trainer_files
 
     own = folder or slots or trainers
@@ -77,7 +77,7 @@ def _service(
     require(*STACK)
     files = trainer_files(trainers or [], folder=Path())
     _check_here(folder or DEFAULT_DIR, study, files)
-    with own_stack(OwnStack.from_options(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
+    with own_stack(stack_of(folder or DEFAULT_DIR, slots, None, files), await_slots=True) as service:
         yield service
 
 

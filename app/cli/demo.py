@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from app.cli.errors import DONE
-from app.cli.example_files import example_study
 from app.cli.extras import STACK, require
+from app.cli.init import STUDY, examples_folder
 from app.cli.options import Changes, Slots
 from app.cli.run import run
 
@@ -28,7 +28,7 @@ def demo(slots: Slots = None, changes: Changes = None) -> None:
     """
     require(*STACK, "sklearn")
     try:
-        run(example_study("digits"), slots=slots, changes=changes)
+        run(examples_folder() / "digits" / STUDY, slots=slots, changes=changes)
     except typer.Exit as end:
         if end.exit_code != DONE:
             raise

@@ -10,8 +10,16 @@ from typing import Annotated, NamedTuple
 import typer
 
 from app.cli.errors import CONFLICT, fail
-from app.cli.example_files import STUDY, examples_folder
 from app.cli.extras import is_installed
+
+STUDY = "study.yaml"
+
+
+def examples_folder() -> Path:
+    """The folder of the examples. They lie beside the package, or inside it once it is installed."""
+    package = Path(__file__).parents[1]
+    inside = package / "examples"
+    return inside if inside.is_dir() else package.parent / "examples"
 
 
 class StartingPoint(StrEnum):
@@ -79,7 +87,10 @@ def init(start: From = StartingPoint.digits, folder: Folder = Path()) -> None:
     print(f"Wrote {', '.join(str(folder / name) for name in names)}.")
     if not all(map(is_installed, template.modules)):
         print(f"It needs more than is installed: pip install 'stagetree[{template.extras}]'")
-    print("\nNext:", *_next_commands(folder, template.trainer), sep="\n")
+    named = "" if template.trainer == "trainer.py" else f" --trainers {template.trainer}"
+    there = [f"cd {shlex.quote(str(folder))}"] if folder != Path() else []
+    commands = [f"stagetree {verb} {STUDY}{named}" for verb in ("preview", "check", "run")]
+    print("\nNext:", *(f"  {command}" for command in (*there, *commands)), sep="\n")
 
 
 def _copy(source: Path, folder: Path, names: tuple[str, ...]) -> None:
@@ -88,10 +99,3 @@ def _copy(source: Path, folder: Path, names: tuple[str, ...]) -> None:
     for name in names:
         text = (source / name).read_text(encoding="utf-8")
         (folder / name).write_text(text.replace(f"examples/{source.name}/", ""), encoding="utf-8")
-
-
-def _next_commands(folder: Path, trainer: str) -> list[str]:
-    named = "" if trainer == "trainer.py" else f" --trainers {trainer}"
-    there = [f"cd {shlex.quote(str(folder))}"] if folder != Path() else []
-    commands = [f"stagetree {verb} {STUDY}{named}" for verb in ("preview", "check", "run")]
-    return [f"  {command}" for command in [*there, *commands]]

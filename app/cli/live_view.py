@@ -138,15 +138,11 @@ def _slots(study: Json, room: int) -> list[RenderableType]:
     table.add_column(ratio=1, max_width=30)
     table.add_column(no_wrap=True, justify="right")
     for run in shown:
-        table.add_row(*_slot(run))
+        bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
+        values = one_line("  ".join(f"{name} {text}" for name, text in run["forms"].items()))
+        table.add_row(one_line(run["slot"]), _trials_text(run), values, bar, f"{run['step']}/{run['end']}")
     rest = len(running) - len(shown)
     return [table, *([Text(f"and {plural(rest, 'more slot')}", "dim")] if rest else [])]
-
-
-def _slot(run: Json) -> tuple[RenderableType, ...]:
-    bar = ProgressBar(total=max(run["end"] - run["start"], 1), completed=run["step"] - run["start"])
-    values = one_line("  ".join(f"{name} {text}" for name, text in run["forms"].items()))
-    return one_line(run["slot"]), _trials_text(run), values, bar, f"{run['step']}/{run['end']}"
 
 
 def _trials_text(run: Json) -> str:

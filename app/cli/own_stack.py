@@ -7,16 +7,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import exit_on_signals, report_early_interrupt
 from app.cli.options import DEFAULT_DIR
 from app.cli.service import Documents, Service
 from app.cli.sinks import study_sinks
-from app.embedded.interpreter import Interpreter
 from app.embedded.machine import default_slots
 from app.embedded.stack import Embedded, embedded
 from app.settings import settings
@@ -26,52 +24,33 @@ if TYPE_CHECKING:
     from stagetree.client import Client
 
 
-@dataclass(frozen=True)
-class OwnStack:
-    """The settings of a command's embedded stack."""
+def stack_of(
+    folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str], **more: Any
+) -> Embedded:
+    """The stack of a command's options, completed by the settings and this machine. Raises `StackFailed`.
 
-    folder: Path | None
-    """The folder of its store; None for a temporary one."""
-
-    slots: int
-    slots_per_gpu: int
-    trainers: Sequence[str]
-    host: str = "127.0.0.1"
-    port: int = 0
-    forking: Interpreter | None = None
-    """The process that trainers are forked from, if it has been started."""
-
-    stays: bool = False
-    """Whether it runs until the user stops it."""
-
-    to_run: str = ""
-    """As in `Embedded`."""
-
-    @classmethod
-    def from_options(
-        cls, folder: Path | None, slots: int | None, slots_per_gpu: int | None, trainers: Sequence[str]
-    ) -> OwnStack:
-        """The options, completed by the settings and this machine. Raises `StackFailed`."""
-        per_gpu = slots_per_gpu or settings().slots_per_gpu
-        return cls(folder, slots or default_slots(per_gpu), per_gpu, trainers)
+    folder: None for a temporary one. more: further fields of `Embedded`.
+    """
+    per_gpu = slots_per_gpu or settings().slots_per_gpu
+    slots = slots or default_slots(per_gpu)
+    where = folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
+    return Embedded(where, slots, trainers, slots_per_gpu=per_gpu, say=partial(print, file=sys.stderr), **more)
 
 
 @contextmanager
 def own_stack(
-    own: OwnStack, *, await_slots: bool = False, meanwhile: Callable[[], None] = lambda: None
+    stack: Embedded,
+    *,
+    is_temporary: bool = False,
+    await_slots: bool = False,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Service[Documents]]:
-    """Start an embedded stack. A temporary folder is removed on success, or if nothing began.
+    """Start an embedded stack. is_temporary: its folder is removed on success, or if nothing began.
 
     meanwhile: called while the stack starts.
     """
-    folder = own.folder or Path(tempfile.mkdtemp(prefix="stagetree-"))
-    began = False
+    folder, began = stack.folder, False
     try:
-        say = partial(print, file=sys.stderr)
-        place = (own.port, own.host, own.slots_per_gpu)
-        stack = Embedded(
-            folder, own.slots, own.trainers, *place, say=say, forking=own.forking, stays=own.stays, to_run=own.to_run
-        )
         starting = embedded(stack, await_slots=await_slots, meanwhile=meanwhile)
         with exit_on_signals(), starting, _client(stack.url) as client:
             began = True
@@ -82,11 +61,11 @@ def own_stack(
         if began and not isinstance(error, ProblemError):  # a refused study was not trained
             again = "" if folder == DEFAULT_DIR else f" with --dir {folder}"
             print(f"Trained steps are kept: the same command{again} resumes there.", file=sys.stderr)
-        elif own.folder is None:
+        elif is_temporary:
             shutil.rmtree(folder, ignore_errors=True)
         with nullcontext() if began else report_early_interrupt():
             raise
-    if own.folder is None:
+    if is_temporary:
         shutil.rmtree(folder, ignore_errors=True)
 
 

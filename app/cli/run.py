@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +32,7 @@ from app.cli.study_files import print_final_advice, print_trainer_advice, report
 from app.cli.watch import Show, choose_display, print_result_commands, print_study, watch_until_end
 
 if TYPE_CHECKING:
-    from app.cli.own_stack import OwnStack
+    from app.embedded.stack import Embedded
     from app.registry import TrainerSource
     from stagetree.spec import StudySpec
 
@@ -90,13 +89,13 @@ def run(
         if url:
             raise typer.Exit(_run_on_server(url, spec, show, output, is_named=server is not None, is_strict=strict))
         with report_early_interrupt():
-            from app.cli.own_stack import OwnStack
+            from app.cli.own_stack import stack_of
             from app.cli.trainer_files import check_trainer, trainer_files
 
             files = trainer_files(trainers or [], folder=study.parent)
             source = check_trainer(spec, files, study.parent)
-            stack = OwnStack.from_options(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files)
-        raise typer.Exit(_run_on_stack(replace(stack, forking=forking), spec, source, show, output, is_strict=strict))
+            stack = stack_of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files, forking=forking)
+        raise typer.Exit(_run_on_stack(stack, discard, spec, source, show, output, is_strict=strict))
 
 
 def _run_on_server(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
@@ -108,10 +107,19 @@ def _run_on_server(url: str, spec: StudySpec, show: Show, output: Format, *, is_
 
 
 def _run_on_stack(
-    stack: OwnStack, spec: StudySpec, source: TrainerSource, show: Show, output: Format, *, is_strict: bool
+    stack: Embedded,
+    is_temporary: bool,
+    spec: StudySpec,
+    source: TrainerSource,
+    show: Show,
+    output: Format,
+    *,
+    is_strict: bool,
 ) -> int:
     """Run a study on a stack of its own, and print advice while that starts; the exit code."""
     from app.cli.own_stack import own_stack
+
+    stack.to_run = source.path
 
     def advise() -> None:
         if show is not Show.quiet:
@@ -119,7 +127,7 @@ def _run_on_stack(
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)
-    with own_stack(replace(stack, to_run=source.path), meanwhile=advise) as service:
+    with own_stack(stack, is_temporary=is_temporary, meanwhile=advise) as service:
         code = _run_and_print(service, spec, show, output, is_strict=is_strict)
     if show is not Show.quiet:
         print_result_commands(service)

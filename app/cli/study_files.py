@@ -73,24 +73,19 @@ def changes_of(options: Sequence[str], option: str) -> Json:
 
 
 def check_tuner(spec: StudySpec) -> None:
-    """Raises `SpecError` for a study whose tuner cannot begin, as a server does, and `MissingExtra`."""
+    """Raises `SpecError` for a study whose tuner cannot begin, as a server does.
+
+    Raises `MissingExtra` if the study's tuner or sampler computes by a package that is not installed. A preview takes
+    random configurations for a sampler that learns, so it needs nothing for that.
+    """
     from app.service import study_checks
     from app.simulation.virtual_run import remove_guidance
     from stagetree.spec import StudySpec
 
-    _require_packages(spec)
+    is_predicting = spec.tuner.kind in ("pop", "early_term") or spec.stop_hopeless is not None
+    if is_predicting or getattr(spec.tuner, "sampler", "") in ("sobol", "halton"):
+        require("numpy", "scipy")
     study_checks.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
-
-
-def _require_packages(spec: StudySpec) -> None:
-    """Raise `MissingExtra` if the study's tuner or sampler computes by a package that is not installed.
-
-    A preview takes random configurations for a sampler that learns, so it needs nothing for that.
-    """
-    if spec.tuner.kind in ("pop", "early_term") or spec.stop_hopeless is not None:
-        require("numpy", "scipy")
-    if getattr(spec.tuner, "sampler", "") in ("sobol", "halton"):
-        require("numpy", "scipy")
 
 
 def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:

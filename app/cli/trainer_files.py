@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from app.cli.errors import USAGE, fail
-from app.cli.example_files import examples_folder
+from app.cli.init import examples_folder
 from app.cli.options import ListOutput, Server
 from app.cli.output import ListFormat, one_line, print_list
 from app.cli.service import open_server, server_url

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -33,13 +32,13 @@ def up(
     Example:  stagetree up --slots 4 --trainers trainer.py
     """
     require(*STACK)
-    from app.cli.own_stack import OwnStack, own_stack
+    from app.cli.own_stack import own_stack, stack_of
     from app.cli.trainer_files import trainer_files
 
     if insecure:
         os.environ["STAGETREE_ACCESS"] = "open"
-    stack = OwnStack.from_options(dir, slots, slots_per_gpu, trainer_files(trainers or []))
-    with own_stack(replace(stack, host=host, port=port, stays=True), await_slots=True) as service:
+    stack = stack_of(dir, slots, slots_per_gpu, trainer_files(trainers or []), host=host, port=port, stays=True)
+    with own_stack(stack, await_slots=True) as service:
         url = service.client.url
         print(f"stagetree is up at {url} with {plural(stack.slots, 'slot')}; the log is in {service.folder}.")
         print(f"Submit a study from another terminal: stagetree submit study.yaml --server {url}")

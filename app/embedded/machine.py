@@ -48,7 +48,11 @@ class Scratch:
     def __init__(self) -> None:
         base = Path(tempfile.gettempdir())
         for folder in base.glob(f"{SCRATCH}*"):
-            _delete_if_dead(folder)
+            # one of another user, or of a stack that is just starting, cannot be opened or has no lock yet
+            with contextlib.suppress(OSError), (folder / "alive").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kill_marked(f"{STACK}={folder}")
+                shutil.rmtree(folder, ignore_errors=True)
         self.path = tempfile.mkdtemp(prefix=SCRATCH)
         self._lock = (Path(self.path) / "alive").open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -56,16 +60,6 @@ class Scratch:
     def delete(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
-
-
-def _delete_if_dead(folder: Path) -> None:
-    """Delete a killed stack's folder. A folder of another user, or of a stack that is just starting, cannot be opened
-    or has no lock yet.
-    """
-    with contextlib.suppress(OSError), (folder / "alive").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        kill_marked(f"{STACK}={folder}")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def slot_names(count: int, per_gpu: int = 1) -> list[str]:

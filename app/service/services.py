@@ -24,7 +24,7 @@ from app.input_reader import InputReader
 from app.registry import Catalogue
 from app.service.health import Checks
 from app.service.plan_history import PlanHistories
-from app.service.trial_logs import KeptLogs, delete_logs
+from app.service.trial_logs import KeptLogs
 from app.service.views.plans import Feed
 from app.storage.owned_store import OwnedStore, open_owned
 from stagetree.limits import LIMITS, Limits
@@ -169,11 +169,6 @@ class Services:
     def store(self) -> OwnedStore:
         """The store of checkpoints."""
         return open_owned(self.records, self.checkpoints)
-
-    def delete_logs(self, plan: SearchPlan) -> None:
-        """Delete the logs of a plan's deleted studies. Failures are logged as warnings."""
-        if self.logs is not None:
-            delete_logs(self.logs, plan)
 
     def compute(
         self, do: Callable[..., T], *given: Any, stream: Iterable[Any] | None = None, seconds: int | None = None

@@ -13,6 +13,7 @@ from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import ANONYMOUS_ADMIN, Principal, Refused, StudyId, Unknown
 from app.events import StudyRecord
 from app.service.services import InvalidField, Services, Write
+from app.service.trial_logs import delete_logs
 from app.service.views import plans
 from stagetree.limits import Limits
 from stagetree.models.service import Event
@@ -157,5 +158,6 @@ def delete_study(use: Services, row: StudyRecord, write: Write) -> None:
     """Delete a study that is over. Raises `StateConflict` if it is not."""
     command = c.DeleteStudy(study=StudyId(row.id), at=use.clock())
     write(row.stream, lambda plan: decide(plan, command, use.limits))
-    with use.plans.holding(row.stream) as plan:
-        use.delete_logs(plan)
+    if use.logs is not None:
+        with use.plans.holding(row.stream) as plan:
+            delete_logs(use.logs, plan)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from app.domain.search_plan import Study
 from app.service.plan_history import PlanHistory
 from app.service.views import documents, pictures
-from app.service.views.film import BOTTOM, TOP, TREE, WIDTH, Point, Scene, film
+from app.service.views.film import BOTTOM, FRAMES, TOP, TREE, WIDTH, Clock, Point, Scene, film
 from app.service.views.film_files import CARD, gif, png, svg
-from app.service.views.film_time import FRAMES, Clock
 from app.simulation.simulator import Simulator
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import steps, study_of, tried

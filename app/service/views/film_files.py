@@ -16,8 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from app.service.views.film import LEFT, RIGHT, TOP, WIDTH, Figure, Scene
-from app.service.views.film_time import FRAMES, SECONDS
+from app.service.views.film import FRAMES, LEFT, RIGHT, SECONDS, TOP, WIDTH, Figure, Scene
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw

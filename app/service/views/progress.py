@@ -5,7 +5,7 @@ Also its packs, its origin and inputs, and its software.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain import accounting, results
@@ -230,20 +230,14 @@ def _running(plan: SearchPlan, study: Study, reached: Mapping[ChainId, int]) -> 
     chains = [chain for chain in plan.chains.values() if not chain.is_trained]
     nodes = {chain.stages[chain.index].node for chain in chains} & study.max_step_by_node.keys()
     verifies = any(chain.proof is not None for chain in chains)
-    passing = _passing(study, nodes, tuple(TrialState) if verifies else (TrialState.ACTIVE,))
+    passing: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
+    for trial in study.trials:
+        if verifies or trial.state == TrialState.ACTIVE:
+            for node in nodes.intersection(trial.passes):
+                passing[node].append(trial)
     for chain in chains:
         if (node := chain.stages[chain.index].node) in nodes:
             yield _running_stage(plan, chain, passing[node], reached.get(chain.id, 0))
-
-
-def _passing(study: Study, nodes: set[NodeId], states: Collection[TrialState]) -> dict[NodeId, list[Trial]]:
-    """The study's trials in these states, by the nodes on their paths."""
-    by_node: dict[NodeId, list[Trial]] = {node: [] for node in nodes}
-    for trial in study.trials:
-        if trial.state in states:
-            for node in nodes.intersection(trial.passes):
-                by_node[node].append(trial)
-    return by_node
 
 
 def _running_stage(plan: SearchPlan, chain: Chain, passing: list[Trial], reached: int) -> UnderWay:

@@ -16,7 +16,7 @@ from app.domain import accounting
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import NodeId
 from app.service.plan_history import DecisionMade, PlanHistory, SlotSpan
-from app.service.views.film_time import Clock
+from app.service.views.film import Clock
 from stagetree.models.pages import Blocks, SideBySide
 from stagetree.text import duration, percent
 
