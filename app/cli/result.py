@@ -150,60 +150,39 @@ def sharing_text(on: Json) -> str:
 
 
 def print_best(study: Json, most: int) -> None:
-    """Print the best trials, and below them what all trials share, in at most `most` lines, the header included."""
-    if study.get("metrics"):
-        _print_front(study, most)
-        return
-    keys = ("cooldown_of", "merge_of")
-    trunks = {trial[key] for trial in study["trials"] for key in keys if key in trial}  # judged by these trials alone
-    judged = (trial for trial in study["trials"] if trial["trial"] not in trunks and not trial.get("violation"))
-    best = sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])
+    """Print the best trials, and below them what all trials share, in at most `most` lines, the header included.
+
+    Of a study with several metrics or constraints they are those of the Pareto front, the first ones spread over it.
+    """
+    is_front = bool(study.get("metrics"))
+    best = study["front"] if is_front else _sorted_by_value(study)
     if not best:
         _print_broken(study)
         return
     common = common_hp(study["trials"])
-    best = best[: min(BEST, most - 1 - bool(common))]
-    mark_of = mark_cells(best)
-    some_failed = any(trial["state"] == RANKED_LAST for trial in best)
-    rows = [
-        (
-            trial["trial"],
-            *result_cells(trial[study["value"]]),
-            *[trial["state"]] * some_failed,
-            *mark_of(trial),
-            short_hp(varying_hp(trial["hp"], common)),
-        )
-        for trial in best
-    ]
-    more = [*["state"] * some_failed, *["mark"] * any(map(value_mark, best))]
-    print_table(("trial", study["metric"], "step", *more, "hyper-parameters"), rows)
-    if common:
-        print(f"all trials: {one_line(short_hp(common))}")
-
-
-def _print_front(study: Json, most: int) -> None:
-    """Print trials of the Pareto front with all metrics, the first ones spread over it."""
-    if not study["front"]:
-        _print_broken(study)
-        return
-    names, common = list(study["front"][0]["metrics"]), common_hp(study["trials"])
-    shown = study["front"][: max(1, min(BEST, most - 2 - bool(common)))]
+    shown = best[: max(1, min(BEST, most - 1 - is_front - bool(common)))]
     mark_of = mark_cells(shown)
-    rows = [
-        (
-            best["trial"],
-            *best["metrics"].values(),
-            best["steps"],
-            *mark_of(best),
-            short_hp(varying_hp(best["hp"], common)),
-        )
-        for best in shown
-    ]
-    print_table(("trial", *names, "step", *["mark"] * any(map(value_mark, shown)), "hyper-parameters"), rows)
-    some = f", of which {len(rows)} are shown" if len(rows) < len(study["front"]) else ""
-    print(f"Pareto front: {plural(len(study['front']), 'trial')}{some}")
+    some_failed = any(each.get("state") == RANKED_LAST for each in shown)
+    rows = []
+    for each in shown:
+        numbers = (*each["metrics"].values(), each["steps"]) if is_front else result_cells(each[study["value"]])
+        more = [*[each.get("state")] * some_failed, *mark_of(each)]
+        rows.append((each["trial"], *numbers, *more, short_hp(varying_hp(each["hp"], common))))
+    names = list(best[0]["metrics"]) if is_front else [study["metric"]]
+    heads = [*["state"] * some_failed, *["mark"] * any(map(value_mark, shown))]
+    print_table(("trial", *names, "step", *heads, "hyper-parameters"), rows)
+    if is_front:
+        some = f", of which {len(rows)} are shown" if len(rows) < len(best) else ""
+        print(f"Pareto front: {plural(len(best), 'trial')}{some}")
     if common:
         print(f"all trials: {one_line(short_hp(common))}")
+
+
+def _sorted_by_value(study: Json) -> list[Json]:
+    """The trials with a value, the best first, without trunks, which are judged by the trials that share them."""
+    trunks = {trial[key] for trial in study["trials"] for key in ("cooldown_of", "merge_of") if key in trial}
+    judged = (trial for trial in study["trials"] if trial["trial"] not in trunks and not trial.get("violation"))
+    return sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])
 
 
 def _print_broken(study: Json) -> None:

@@ -28,7 +28,7 @@ from app.cli.options import (
 )
 from app.cli.output import Format, plural, print_json, redact
 from app.cli.service import Documents, Service, open_server, server_url
-from app.cli.study_files import print_final_advice, print_trainer_advice, report_submission
+from app.cli.study_files import print_final_advice, report_submission
 from app.cli.watch import Show, choose_display, print_result_commands, print_study, watch_until_end
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _run_on_stack(
 
     def advise() -> None:
         if show is not Show.quiet:
-            print_trainer_advice(spec, source)
+            study_files.print_advice(study_files.trainer_advice(spec, source))
 
     if show is not Show.quiet:
         print(f"Starting {plural(stack.slots, 'slot')} on this machine ...", file=sys.stderr)

@@ -87,8 +87,16 @@ def _connect(url: str | None) -> Iterator[Service[Documents]]:
 
 @contextmanager
 def open_study_on_server(url: str | None, meant: str) -> Iterator[tuple[Service[Documents], str]]:
-    """The server that can change a study, and the study's id."""
-    with open_server(changing_server_url(url)) as service:
+    """The server that can change a study, and the study's id: a named server, or the one of `.stagetree`.
+
+    Exits with a message if no process serves `.stagetree`, since other servers have other studies.
+    """
+    from app.process.folder_lock import is_in_use
+
+    named = server_url(url) or local_server_url()
+    if named is None and is_store(DEFAULT_DIR) and not is_in_use(DEFAULT_DIR):
+        fail(f"no process serves {DEFAULT_DIR}, and no --server is named: {_START_A_SERVER}", UNREACHABLE)
+    with open_server(named) as service:
         yield service, study_id(service.client, meant)
 
 
@@ -135,19 +143,6 @@ def server_url(option: str | None) -> str | None:
             USAGE,
         )
     return f"http://{url}" if url and "://" not in url else url or None
-
-
-def changing_server_url(option: str | None) -> str | None:
-    """The server that can change studies: a named one, or the one of `.stagetree`; None if there is neither.
-
-    Exits with a message if no process serves `.stagetree`, since other servers have other studies.
-    """
-    from app.process.folder_lock import is_in_use
-
-    url = server_url(option) or local_server_url()
-    if url is None and is_store(DEFAULT_DIR) and not is_in_use(DEFAULT_DIR):
-        fail(f"no process serves {DEFAULT_DIR}, and no --server is named: {_START_A_SERVER}", UNREACHABLE)
-    return url
 
 
 def local_server_url(*, lasting: bool = False) -> str | None:

@@ -88,11 +88,6 @@ def check_tuner(spec: StudySpec) -> None:
     study_checks.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
 
 
-def print_trainer_advice(spec: StudySpec, source: TrainerSource) -> None:
-    """Print advice from the trainer's source, before the training."""
-    _print(trainer_advice(spec, source))
-
-
 def trainer_advice(spec: StudySpec, source: TrainerSource) -> list[str]:
     """Advice on hyper-parameters that a script never reads, and on files that `inputs` should list."""
     from app.registry import unread_hyper_parameters
@@ -176,7 +171,7 @@ def print_final_advice(spec: StudySpec, study: dict[str, Any]) -> None:
     if study["state"] == "completed":
         furthest = max((trial["trained"] for trial in study["trials"]), default=0)
         late = [] if study["ending"] else afterthoughts(spec, furthest)  # else it says itself why no trial was longer
-        _print([*late, *tie_advice(study), *worsening_advice(study, furthest)])
+        print_advice([*late, *tie_advice(study), *worsening_advice(study, furthest)])
 
 
 def tie_advice(study: Json) -> Iterator[str]:
@@ -211,7 +206,8 @@ def report_submission(study: Json, *, is_quiet: bool = False) -> str:
     return str(study["study"])
 
 
-def _print(sentences: list[str]) -> None:
+def print_advice(sentences: list[str]) -> None:
+    """Print advice with the progress."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     for sentence in sentences:
         text = f"Advice: {sentence}."

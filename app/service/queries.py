@@ -21,8 +21,17 @@ from app.service.health import demand_of_kind
 from app.service.services import ID, HttpProblem, InvalidField, Services, WrongCursor
 from app.service.slot_use import estimate_errors, gain_fields, slot_view
 from app.service.views import documents, plans, trial_order
-from app.service.views.progress import environments
-from stagetree.models.pages import Columns, Demand, Environments, EventPage, SlotPage, StudyPage, TrainerPage, TrialPage
+from stagetree.models.pages import (
+    Columns,
+    Demand,
+    Environment,
+    Environments,
+    EventPage,
+    SlotPage,
+    StudyPage,
+    TrainerPage,
+    TrialPage,
+)
 from stagetree.models.service import Event, Token, TokenPage, TrainerListed
 from stagetree.models.studies import Share, StudyAnswer
 from stagetree.models.trials import Plan, StageTree, TrialDetail
@@ -239,7 +248,8 @@ def plan(use: Services, row: StudyRecord, at: int | None = None) -> Plan:
 def environment(use: Services, row: StudyRecord) -> Environments:
     """The software that the study's plan was trained with, by kind of device."""
     with use.open_study(row) as (folded, _):
-        return environments(folded)
+        devices = [Environment(device=each.device, **each.environment) for each in folded.environments.values()]
+    return Environments(devices=devices)
 
 
 def stage_tree(use: Services, row: StudyRecord, at: int | None = None) -> StageTree:

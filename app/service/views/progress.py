@@ -1,6 +1,6 @@
 """A study's progress: steps and trials done, the time left, and why it ended early.
 
-Also its packs, its origin and inputs, and its software.
+Also its packs, and its origin and inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from app.domain.search_plan import Chain, SearchPlan, Study, Trial
 from app.domain.terms import ChainId, NodeId, StudyState, TrialEventKind, TrialState
 from app.scheduling.widths import better_width, times_faster
 from app.service.views.trial_order import form_text
-from stagetree.models.pages import Environment, Environments
 from stagetree.models.studies import Decision, Progress, RungStanding, StepsDone, TrialsDone, UnderWay
 
 
@@ -131,13 +130,6 @@ def short_origin_text(begin: Mapping[str, Any]) -> str:
         path, at = str(begin.get("file") or begin["dcp"]), f" at step {begin['step']}" if "step" in begin else ""
         return f"{path.rstrip('/').rpartition('/')[2]} ({begin['sha256'][:HASH_CHARACTERS]}){at}"
     return f"{begin['study']} trial {begin['trial']} @ {begin['step']}"
-
-
-def environments(plan: SearchPlan) -> Environments:
-    """The software that the plan was trained with, by kind of device."""
-    return Environments(
-        devices=[Environment(device=each.device, **each.environment) for each in plan.environments.values()]
-    )
 
 
 NAMED = 8
