@@ -40,11 +40,6 @@ def parse_study(
     compute: does the work, which may be much for a large body.
     """
     spec: StudySpec = compute(checked_study, body, limits)
-    return spec, _trainer_of(spec, trainers)
-
-
-def _trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
-    """The trainer of a study, as its file is now. Raises `SpecError`."""
     try:
         source = trainers.find(spec.trainer)
     except TrainerFileError as error:
@@ -52,7 +47,7 @@ def _trainer_of(spec: StudySpec, trainers: Catalogue) -> TrainerSource:
     if source is None:
         raise SpecError([SpecProblem("trainer", _unknown_trainer(spec.trainer, sorted(trainers.describe())))])
     check_arguments(spec, source)
-    return source
+    return spec, source
 
 
 def _unknown_trainer(name: str, names: list[str]) -> str:

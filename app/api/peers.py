@@ -68,8 +68,10 @@ class Peers:
     def find(self, scope: Scope, receive: Receive) -> Peer:
         """The peer of a request."""
         transport = getattr(getattr(receive, "__self__", None), "transport", None)
-        if transport is None:
-            return _peer_in_scope(scope)
+        if transport is None:  # another server than uvicorn names the peer, unless a header may have replaced it
+            headers = Headers(scope=scope)
+            is_replaced = any(name in headers for name in REPLACING_HEADERS)
+            return peer_between(None if is_replaced else scope.get("client"), scope.get("server"))
         if transport not in self._by_transport:
             self._by_transport[transport] = _peer_of_transport(transport)
         return self._by_transport[transport]
@@ -80,13 +82,6 @@ def _peer_of_transport(transport: BaseTransport) -> Peer:
     if connected is not None and connected.family == socket.AF_UNIX:
         return Peer(None, True, partial(unix_owner, connected))
     return peer_between(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
-
-
-def _peer_in_scope(scope: Scope) -> Peer:
-    """The peer as another server than uvicorn names it; unknown if a header may have replaced it."""
-    headers = Headers(scope=scope)
-    is_replaced = any(name in headers for name in REPLACING_HEADERS)
-    return peer_between(None if is_replaced else scope.get("client"), scope.get("server"))
 
 
 def peer_between(there: Any, here: Any) -> Peer:

@@ -77,7 +77,7 @@ def rank_trials(plan: SearchPlan, study: Study) -> list[tuple[Trial, MeasuredVal
     """
     values = _values(plan, study)
     groups = _failed_last(study, _scored(plan, study, values))
-    return [(study.trials[number], values[number]) for group in groups for _, number in best_first(group)]
+    return [(study.trials[number], values[number]) for group in filter(None, groups) for _, number in best_first(group)]
 
 
 def contenders(order: list[tuple[Trial, MeasuredValue]]) -> list[tuple[Trial, MeasuredValue]]:

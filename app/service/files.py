@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from app.domain import checkpoint_needs
+from app.domain import checkpoint_needs, results
 from app.domain.search_plan import Checkpoint, SearchPlan, Study, get_trial
 from app.domain.terms import TrialState, Unknown
 from app.events import StudyRecord
@@ -83,7 +83,8 @@ def kept_state(plan: SearchPlan, study: Study, trial: int | None, step: int | No
         raise Unknown(f"no state of trial {trial} is kept")
     how = _HOW_BEST_STATES_ARE_KEPT if step is None and study.spec.value == "best" else ""
     if step is None:
-        step = outcomes.result_step(plan, study, of) or max(there, default=0)
+        result = results.result(plan, study, of)
+        step = max(there) if result is None else result.step
     if step not in there:
         steps = ", ".join(map(str, there))
         raise Unknown(f"the state of trial {trial} after step {step} is not kept; the steps that are: {steps}{how}")

@@ -61,7 +61,10 @@ def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = 
         raise Unknown(f"The report is made of the page, and that is missing here. {files.missing_page_reason()}")
     text = index.read_text(encoding="utf-8")
     script, style = _asset(text, "js"), _asset(text, "css")
-    by_path = _redacted_answers(use, row) if public else answers(use, row)
+    by_path = answers(use, row)
+    if public:
+        redactor = _redactor(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
+        by_path = {path: redactor.redact(answer) for path, answer in by_path.items()}
     documents = json.dumps(by_path, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     inside = f'<script type="application/json" id="answers">{documents}</script><script type="module">{script}</script>'
@@ -121,12 +124,6 @@ def film(use: Services, row: StudyRecord, kind: str, at: int | None = None, *, p
     if public:
         word = _redactor(use, row, _events(use, row), chart_data.timeline(use, row).to_json()["spans"]).text
     return chart_data.render_film(use, row, kind, at, word)
-
-
-def _redacted_answers(use: Services, row: StudyRecord) -> dict[str, Any]:
-    by_path = answers(use, row)
-    redactor = _redactor(use, row, by_path["events"]["items"], by_path[f"studies/{row.id}/timeline"]["spans"])
-    return {path: redactor.redact(answer) for path, answer in by_path.items()}
 
 
 def _redactor(use: Services, row: StudyRecord, events: Sequence[Json], spans: Json) -> Redactor:

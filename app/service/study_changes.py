@@ -50,17 +50,14 @@ def price_of_trial(use: Services, row: StudyRecord, command: c.AddTrial | c.Bran
     """The steps that this trial would cost now. Raises as `add_trial` or `add_composed_trial` does."""
     with use.open_study(row) as (plan, _):
         if isinstance(command, c.AverageTrials) and plan.opened is not None:
-            _check_average(use, plan.opened.trainer)
+            trainer = plan.opened.trainer
+            source = use.trainers.describe().get(trainer)  # slots check a trainer that this server lacks
+            if source is not None and "average" in source.lacks:
+                missing = "has no method `average(self, states)`, which takes the mean of states"
+                raise Refused(f"trainer {trainer!r} {missing}")
         if isinstance(command, c.AddTrial):
             _decide(plan, command, use.limits)
         return asdict(price_of(plan, command, use.limits))
-
-
-def _check_average(use: Services, trainer: str) -> None:
-    """Raises `Refused` for a trainer without `average`. Slots check a trainer that this server lacks."""
-    source = use.trainers.describe().get(trainer)
-    if source is not None and "average" in source.lacks:
-        raise Refused(f"trainer {trainer!r} has no method `average(self, states)`, which takes the mean of states")
 
 
 def _decide(plan: SearchPlan, command: c.AddTrial | c.AskForTrials, limits: Limits) -> tuple[e.Event, ...]:

@@ -191,18 +191,17 @@ def learn_results(
     use: Services, spec: StudySpec, study: StudyId, who: Principal = ANONYMOUS_ADMIN
 ) -> tuple[ResultsLearned, ...]:
     """The results that a new study learns from each study in `learn_from`. Raises `SpecError`."""
-    return tuple(_learn_from(use, spec, study, number, who) for number in range(len(spec.learn_from)))
-
-
-def _learn_from(use: Services, spec: StudySpec, study: StudyId, number: int, who: Principal) -> ResultsLearned:
-    field = f"learn_from[{number}]"
-    try:
-        row = use.find(spec.learn_from[number], who)
-    except Unknown as problem:
-        raise SpecError([Problem(field, f"must be the id of a study on this server: {problem}")]) from None
-    try:
-        with use.open_study(row) as (_, source):
-            results, left_out = results_for(spec, source)
-    except NothingToLearn as problem:
-        raise SpecError([Problem(field, str(problem))]) from None
-    return ResultsLearned(study=study, source=StudyId(row.id), results=results, left_out=left_out, at=use.clock())
+    learned = []
+    for number, other in enumerate(spec.learn_from):
+        field = f"learn_from[{number}]"
+        try:
+            row = use.find(other, who)
+            with use.open_study(row) as (_, source):
+                results, left_out = results_for(spec, source)
+        except Unknown as problem:
+            raise SpecError([Problem(field, f"must be the id of a study on this server: {problem}")]) from None
+        except NothingToLearn as problem:
+            raise SpecError([Problem(field, str(problem))]) from None
+        source_id, at = StudyId(row.id), use.clock()
+        learned.append(ResultsLearned(study=study, source=source_id, results=results, left_out=left_out, at=at))
+    return tuple(learned)

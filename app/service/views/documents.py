@@ -195,6 +195,8 @@ def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = N
 
 
 def _trials(plan: SearchPlan, study: Study, chosen: Sequence[search_plan.Trial], board: Leaderboard) -> list[Trial]:
+    if not chosen:  # as in the answer to its submission
+        return []
     busy, mark, front = _busy(plan), marks(plan, study), pareto_trials(plan, study)
     return [_trial(plan, study, trial, busy, board, mark(trial), front) for trial in chosen]
 

@@ -32,12 +32,6 @@ def best(plan: SearchPlan, study: Study, ranked: Ranked | None = None) -> Best |
     return _best(plan, study, marks(plan, study), *order[0]) if order else None
 
 
-def result_step(plan: SearchPlan, study: Study, trial: Trial) -> int | None:
-    """The step of a trial's value; None before it has one."""
-    result = results.result(plan, study, trial)
-    return None if result is None else result.step
-
-
 def mark_of_best(plan: SearchPlan, study: Study, best: Trial) -> str:
     """The mark of the best trial as a sentence that follows its result; empty without one."""
     text = marks(plan, study)(best)
@@ -135,13 +129,13 @@ SHARED = "some chains trained in a process that another chain had trained in, as
 def exactness(plan: SearchPlan, study: Study) -> Exactness:
     """The verdict on a study."""
     judgement = judge(plan, study)
-    text, marks = verdict_text(study, judgement), trial_marks(plan, study)
+    text = verdict_text(study, judgement)
     shared = f"; {SHARED}" if text and plan.shares_processes(study) else ""
-    mark = next((text for trial in study.trials if marks(trial)), "")
+    is_marked = bool(study.trials) and any(map(trial_marks(plan, study), study.trials))
     return Exactness(
         verdict=judgement.verdict,
         text=json_safe(text + shared),
-        mark=json_safe(_join_reasons(mark, inexact_results.study_inexactness(plan, study))),
+        mark=json_safe(_join_reasons(text if is_marked else "", inexact_results.study_inexactness(plan, study))),
         reason=json_safe(judgement.reason),
         unchecked=list(judgement.unchecked),
         compared=judgement.compared,
