@@ -230,7 +230,8 @@ def _read(path: str, names: frozenset[str]) -> _File:
         watched = [Path(path), *candidates(path, files)]
         stamps, again = _stamps(watched), module_files(path)
         versions = _versions(path, again)
-        is_settled = _is_settled(stamps) and again == files
+        newest = max((max(stamp[:2]) for stamp in stamps.values() if stamp), default=0)
+        is_settled = again == files and abs(time.time_ns() - newest) > SETTLED_SECONDS * 10**9
         return _File(
             stamps,
             is_settled,
@@ -269,11 +270,6 @@ def _stamps(files: Iterable[Path]) -> Stamps:
         else:
             stamps[file] = (at.st_mtime_ns, at.st_ctime_ns, at.st_size)
     return stamps
-
-
-def _is_settled(stamps: Stamps) -> bool:
-    newest = max((max(stamp[:2]) for stamp in stamps.values() if stamp), default=0)
-    return abs(time.time_ns() - newest) > SETTLED_SECONDS * 10**9
 
 
 class TunerFileError(Exception):

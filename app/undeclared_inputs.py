@@ -90,17 +90,15 @@ def version_of(module: str) -> str:
     """
     if module == PYTHON:
         return "{}.{}".format(*sys.version_info)
-    return _installed_version(module, _stamp_of_packages())
-
-
-def _stamp_of_packages() -> tuple[int, ...]:
-    """Changes whenever a package is installed, updated or removed."""
-    return tuple(os.stat(folder).st_mtime_ns for folder in sys.path if os.path.isdir(folder))
+    stamp = (os.stat(folder).st_mtime_ns for folder in sys.path if os.path.isdir(folder))
+    return _installed_version(module, tuple(stamp))
 
 
 @lru_cache
 def _installed_version(module: str, stamp: tuple[int, ...]) -> str:
-    """stamp: a cache key, because the metadata of packages are slow to read. Raises `InputMissing`."""
+    """stamp: a cache key, because the metadata of packages are slow to read; it changes whenever one is installed,
+    updated or removed. Raises `InputMissing`.
+    """
     for name in chain([module], owners(module)):  # the likeliest first
         with suppress(metadata.PackageNotFoundError):
             return str(metadata.version(name)).partition("+")[0]

@@ -56,14 +56,6 @@ async def _price(client: AsyncClient, spec: Json, slots: int = 1) -> Preview:
     return Preview.from_json(await client.http.post("/studies:preview", spec, slots=slots))
 
 
-async def _price_or_reason(client: AsyncClient, spec: Json) -> str:
-    """The price of a study, or why there is none: the study is refused later for its mistakes."""
-    try:
-        return preview_price(await _price(client, spec))
-    except ProblemError as problem:
-        return f"unknown: {problem}"
-
-
 class SubmitArguments(ToolArguments):
     spec: dict[str, Any] = Field(description="the study file as an object, as for `preview`")
     key: str | None = Field(
@@ -77,7 +69,10 @@ async def submit(client: AsyncClient, given: SubmitArguments) -> Json:
     """Submit a study, which the server trains from then on; your program may end. Answers its id and its price. Repeat
     a call that was lost with the same `key`, and there is one study. Then call `wait`.
     """
-    price = await _price_or_reason(client, given.spec)
+    try:
+        price = preview_price(await _price(client, given.spec))
+    except ProblemError as problem:
+        price = f"unknown: {problem}"  # the study is refused below for its mistakes
     study = StudyAnswer.from_json(await client.http.post("/studies", given.spec, given.key))
     return {
         "study": study.study,

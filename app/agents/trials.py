@@ -231,7 +231,11 @@ async def enqueue(client: AsyncClient, given: EnqueueArguments) -> Json:
     the trial.
     """
     study = await study_id(client, given.study)
-    of, price = await asyncio.gather(client.study(study, trials=False), _enqueue_price(client, study, given))
+    if given.steps is None:
+        asked = client.price_suggestions(study, [given.hp])
+    else:
+        asked = client.price_trial(study, given.hp, given.steps)
+    of, price = await asyncio.gather(client.study(study, trials=False), asked)
     most = "" if given.steps else "at most, as the tuner may end it earlier: "
     text = f"{most}{trial_price(price, pace_of(of))}"
     token = token_of("enqueue", study, {"hp": given.hp, "steps": given.steps}, price)
@@ -239,12 +243,6 @@ async def enqueue(client: AsyncClient, given: EnqueueArguments) -> Json:
     if given.confirm != token:
         return ask_to_confirm(text, token, given.confirm, proof)
     return {"added": f"{await _enqueue(client, study, given)} of {study}", "price": text, "verification": proof}
-
-
-async def _enqueue_price(client: AsyncClient, study: str, given: EnqueueArguments) -> Branch:
-    if given.steps is None:
-        return await client.price_suggestions(study, [given.hp])
-    return await client.price_trial(study, given.hp, given.steps)
 
 
 async def _enqueue(client: AsyncClient, study: str, given: EnqueueArguments) -> str:

@@ -187,14 +187,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
         ]
-        print(_fit("  ".join(aligned).rstrip()))
-
-
-def _fit(line: str) -> str:
-    """The line, no longer than the terminal is wide."""
-    if not sys.stdout.isatty() or len(line) <= (width := shutil.get_terminal_size().columns):
-        return line
-    return line[: width - 3] + "..."
+        text = "  ".join(aligned).rstrip()
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text)
+        print(text if len(text) <= columns else text[: columns - 3] + "...")
 
 
 def cell_text(value: Any) -> str:

@@ -51,7 +51,9 @@ def print_result(study: Json, where: str = "") -> None:
                 print(line)
             return
         print()
-    story, facts = list(_story_lines(study)), list(_fact_lines(study, where))
+    best, savings, *notes = map(one_line, study["story"]["lines"])
+    story = [best, *notes, *([] if any(saved_texts(study)) else [savings])]  # savings are among the facts
+    facts = list(_fact_lines(study, where))
     print(*story, sep="\n", end="\n\n")
     room = MOST_LINES - len(story) - 1
     if study["best"]:
@@ -65,14 +67,6 @@ def print_result(study: Json, where: str = "") -> None:
 
 LEAST = 3
 """The fewest lines of the table of the best trials: its header, a trial, and what all trials share."""
-
-
-def _story_lines(study: Json) -> Iterator[str]:
-    """The best trial and notes on it; and that nothing was saved, which is otherwise one of the facts."""
-    best, savings, *notes = map(one_line, study["story"]["lines"])
-    yield from (best, *notes)
-    if not any(saved_texts(study)):
-        yield savings
 
 
 def _fact_lines(study: Json, where: str) -> Iterator[str]:
@@ -157,7 +151,9 @@ def print_best(study: Json, most: int) -> None:
     is_front = bool(study.get("metrics"))
     best = study["front"] if is_front else _sorted_by_value(study)
     if not best:
-        _print_broken(study)
+        if study["best"]:
+            constraints = one_line(" and ".join(study["constraints"]))
+            print(f"no trial satisfies {constraints}; trial {study['best']['trial']} is closest")
         return
     common = common_hp(study["trials"])
     shown = best[: max(1, min(BEST, most - 1 - is_front - bool(common)))]
@@ -183,13 +179,6 @@ def _sorted_by_value(study: Json) -> list[Json]:
     trunks = {trial[key] for trial in study["trials"] for key in ("cooldown_of", "merge_of") if key in trial}
     judged = (trial for trial in study["trials"] if trial["trial"] not in trunks and not trial.get("violation"))
     return sort_trials([trial for trial in judged if trial["value"] is not None], "value", study["mode"])
-
-
-def _print_broken(study: Json) -> None:
-    """Print which trial is closest to the constraints if none satisfies them."""
-    if study["best"]:
-        constraints = one_line(" and ".join(study["constraints"]))
-        print(f"no trial satisfies {constraints}; trial {study['best']['trial']} is closest")
 
 
 def value_mark(trial: Json) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from app.domain.leaderboard import build_leaderboard
-from app.domain.search_plan import Study, get_trial
+from app.domain.search_plan import get_trial
 from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
 from app.service.views import documents, film, film_files, pictures, side_by_side, trial_order
@@ -82,20 +82,14 @@ def importance(use: Services, row: StudyRecord, rung: int | Literal["end"] | Non
 
     with use.open_study(row, at) as (plan, study):
         columns, mode = trial_order.columns(documents.trials(plan, study)).columns, study.spec.mode
-        by_rung = _values_by_rung(study)
-        number = build_leaderboard(study).importance_rung() if rung is None else rung if isinstance(rung, int) else None
-        values = columns.get("value", [])
+        board, values = build_leaderboard(study), columns.get("value", [])
+        number = board.importance_rung() if rung is None else rung if isinstance(rung, int) else None
         if number is not None:
-            values = [by_rung.get(number, {}).get(trial.number) for trial in study.trials]
+            there: dict[int, float] = {}
+            for each in board.ladder():  # of all brackets
+                there |= each.values if each.number == number else {}
+            values = [there.get(trial.number) for trial in study.trials]
     return weighed(columns, values, mode, number)
-
-
-def _values_by_rung(study: Study) -> dict[int, dict[int, float]]:
-    """The values of trials by the number of their rung, in any bracket."""
-    by_rung: dict[int, dict[int, float]] = {}
-    for rung in build_leaderboard(study).ladder():
-        by_rung.setdefault(rung.number, {}).update(rung.values)
-    return by_rung
 
 
 def schedules(use: Services, row: StudyRecord, number: int, points: int) -> Schedules:

@@ -7,7 +7,7 @@ submission.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
@@ -149,21 +149,17 @@ def trials(
     after, at = _parse_place(cursor, at)
     with use.open_study(row, at) as (plan, study):
         every = documents.trials(plan, study)
-        if sort.removeprefix("-") not in trial_order.KEYS:
-            _check_sort(sort, trial_order.fields_of(every, study.spec.space or ()))
+        if (name := sort.removeprefix("-")) not in trial_order.KEYS:
+            fields = trial_order.fields_of(every, study.spec.space or ())
+            if name not in fields:
+                expected = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
+                raise InvalidField("sort", f"{expected}, got {sort!r}{did_you_mean(name, fields)}")
         chosen = [trial for trial in every if not states or trial.state in states]
         page = trial_order.sort_trials(chosen, sort, study.spec.mode)[after : after + limit]
         items = [waiting_reasons.with_waiting_reason(each, plan, study.trials[each.trial], notes) for each in page]
         moment = plan.version - study.submitted_version + 1
     more = f"{after + limit}at{moment}" if after + limit < len(chosen) else None
     return TrialPage(items=items, next_cursor=more)
-
-
-def _check_sort(sort: str, fields: Sequence[str]) -> None:
-    """Raises `InvalidField` for a field that trials do not have."""
-    if (name := sort.removeprefix("-")) not in fields:
-        expected = f"must be one of {', '.join(fields)}, or -FIELD for the other way round"
-        raise InvalidField("sort", f"{expected}, got {sort!r}{did_you_mean(name, fields)}")
 
 
 def _parse_place(cursor: str | None, at: int | None) -> tuple[int, int | None]:

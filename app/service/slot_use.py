@@ -169,19 +169,14 @@ def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]
         if not any(map(shared_gpu, plan_history.slots)):
             return []
         stages = list(_stages(plan_history, plan, use.clock()))
-    slowed = slowdowns([*stages, *_stages_of_other_plans(use, row)])
+    for stream in _last_plans(use):  # they may have shared a GPU with this one
+        if stream != row.stream:
+            with use.plan_histories.holding(stream, use.log.version(stream)) as plan_history:
+                stages += _stages(plan_history, None, use.clock())
     return [
         {"gpu": each.gpu, "slots": each.slots, "times_slower": round(each.times, 2), "gain": round(each.gain, 2)}
-        for each in slowed
+        for each in slowdowns(stages)
     ]
-
-
-def _stages_of_other_plans(use: Services, row: StudyRecord) -> Iterator[StageTiming]:
-    """Stages of other plans, which may have shared a GPU with this one."""
-    for stream, other in _last_plans(use).items():
-        if stream != row.stream:
-            with use.plan_histories.holding(other.stream, use.log.version(stream)) as plan_history:
-                yield from _stages(plan_history, None, use.clock())
 
 
 def _last_plans(use: Services) -> dict[str, StudyRecord]:

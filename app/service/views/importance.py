@@ -48,18 +48,17 @@ def importance(
     answer = partial(Importance, method=METHOD, rung=rung, trials=len(ranked))
     sample = [ranked[number * len(ranked) // MOST] for number in range(MOST)] if len(ranked) > MOST else ranked
     varied = _varying_columns(columns, [row for _, row in sample])
-    if len(ranked) < FEWEST or not varied:
-        return answer(items=[], note=_too_few(len(ranked), rung) if len(ranked) < FEWEST else NONE_VARIES)
+    if len(ranked) < FEWEST:
+        where = "the trial's end" if rung is None else f"rung {rung}"
+        have = f"{len(ranked)} {'has' if len(ranked) == 1 else 'have'} one"
+        return answer(items=[], note=TOO_FEW.format(have, where))
+    if not varied:
+        return answer(items=[], note=NONE_VARIES)
     try:
         parts = _parts(varied, [value for value, _ in sample], mode)
     except RuntimeError:
         return answer(items=[], note=MISSING)
     return answer(items=sorted(parts, key=lambda each: -each.importance), note=None)
-
-
-def _too_few(trials: int, rung: int | None) -> str:
-    where = "the trial's end" if rung is None else f"rung {rung}"
-    return TOO_FEW.format(f"{trials} {'has' if trials == 1 else 'have'} one", where)
 
 
 def _parts(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> list[ImportanceOf]:

@@ -123,15 +123,11 @@ def _best_text(plan: SearchPlan, study: Study, ranked: Ranked, equal: list[int],
     of = f"{_n(len(ranked))} results"
     if study.spec.constraints:
         of = f"the results that satisfy {_join(study.spec.constraints)}, {_n(len(ranked))} in all"
-    selected = _selection_text(word, result, len(ranked))
-    return f"{_heading(study)}: {what}, the {word} of {of}{_tie_text(ranked, equal, as_far)}{selected}."
-
-
-def _selection_text(word: str, result: MeasuredValue, count: int) -> str:
-    """That the best of many means was selected for its noise, too; empty for few, and for results without repeats."""
-    if result.deviation is None or count < MANY:
-        return ""
-    return f"; the {word} of many means is likely too good by chance, and repeats with new seeds would confirm it"
+    text = f"{_heading(study)}: {what}, the {word} of {of}{_tie_text(ranked, equal, as_far)}"
+    if result.deviation is None or len(ranked) < MANY:
+        return f"{text}."
+    chance = f"the {word} of many means is likely too good by chance, and repeats with new seeds would confirm it"
+    return f"{text}; {chance}."
 
 
 def _failed_text(ranked: Ranked, others: int) -> str:
