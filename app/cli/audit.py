@@ -51,7 +51,15 @@ def audit(
     Example:  stagetree audit last --trainers trainer.py
     """
     with _service(server, dir, slots, trainers, id) as service:
-        verdict = _run_audit(service, id, timeout)
+        study = study_id(service.client, id)
+        service.client.audit(study)
+        try:
+            audited = _follow_audit(service, study, timeout)
+        except KeyboardInterrupt:
+            _stop_waiting(service, study, "Stopped", INTERRUPTED)
+        if audited is None:
+            _stop_waiting(service, study, f"Not over after {timeout:g} seconds", TIMEOUT)
+        verdict = _verdict(service, audited)
     print_json(verdict) if output is Format.json else _print(verdict)
     raise typer.Exit(FAILED if verdict["verdict"] == "inexact" or not verdict["replay"]["identical"] else DONE)
 
@@ -94,19 +102,6 @@ def _check_here(folder: Path, meant: str, files: list[str]) -> None:
     if source.version != version:
         text = f"the study was trained with trainer {name} at version {version}, and {source.path} has {source.version}"
         fail(f"{text}: an audit needs the file as it was then", CONFLICT)
-
-
-def _run_audit(service: Service[Documents], id: str, timeout: float | None) -> Json:
-    """Request the audit and wait for it; the verdict."""
-    study = study_id(service.client, id)
-    service.client.audit(study)
-    try:
-        audited = _follow_audit(service, study, timeout)
-    except KeyboardInterrupt:
-        _stop_waiting(service, study, "Stopped", INTERRUPTED)
-    if audited is None:
-        _stop_waiting(service, study, f"Not over after {timeout:g} seconds", TIMEOUT)
-    return _verdict(service, audited)
 
 
 def _follow_audit(service: Service[Documents], study: str, timeout: float | None) -> Json | None:

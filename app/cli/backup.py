@@ -61,7 +61,10 @@ def backup(to: To, checkpoints: Copy = None, dir: Store = None) -> None:
         fail(f"{to} exists already: a backup needs a new folder", USAGE)
     with private_files(), open_records(folder) as records, _no_deletion(records):
         to.mkdir(parents=True)
-        (_copy_sqlite if _is_sqlite(url) else _dump_postgresql)(url, to)
+        if _is_sqlite(url):
+            _copy_sqlite(url, to)
+        else:
+            _call_postgresql(url, "pg_dump", "--format=custom", f"--file={to / DUMP}")
         position, named = _named_objects(records, to)
         is_copied = "://" not in root if checkpoints is None else checkpoints
         missing = _copy_objects(open_store(folder, records), named, to / OBJECTS) if is_copied else []
@@ -123,10 +126,6 @@ def _copy_sqlite(url: str, to: Path) -> None:
         theirs.execute("PRAGMA journal_mode = DELETE")
         theirs.execute("UPDATE installation SET paused_until = NULL")
         theirs.commit()
-
-
-def _dump_postgresql(url: str, to: Path) -> None:
-    _call_postgresql(url, "pg_dump", "--format=custom", f"--file={to / DUMP}")
 
 
 def _check_free(url: str) -> None:

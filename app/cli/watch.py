@@ -226,16 +226,6 @@ def watch_until_end(service: AnyService, study: str, show: Show) -> Json:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def with_check(service: AnyService, check: Callable[[], None]) -> AnyService:
-    """The service with one more check."""
-
-    def both() -> None:
-        service.check()
-        check()
-
-    return replace(service, check=both)
-
-
 def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
     """Print the result; the exit code."""
     if output is Format.json:
@@ -302,7 +292,12 @@ def watch(
 
     with open_study(id, server, dir) as (service, study):
         with write_to_sinks(sink or (), study, server, dir) as check:
-            document = watch_until_end(with_check(service, check), study, choose_display(plain, quiet))
+
+            def check_both() -> None:
+                service.check()
+                check()
+
+            document = watch_until_end(replace(service, check=check_both), study, choose_display(plain, quiet))
         raise typer.Exit(print_study(service, document, output, is_strict=strict))
 
 

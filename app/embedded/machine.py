@@ -19,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from string import ascii_lowercase
@@ -220,12 +219,6 @@ def worker_command(queue: str) -> list[str]:
     """The command of a Celery worker on a queue."""
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
-
-
-def require(module: str) -> None:
-    """Raise ModuleNotFoundError here, where the CLI says what to install, and not in a child process."""
-    if find_spec(module) is None:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def redis_server() -> str:

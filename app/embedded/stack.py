@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ class Embedded:
         Slots import torch, which takes seconds; a study may be submitted before.
         meanwhile: called while all processes start.
         """
-        machine.require("celery")
+        if find_spec("celery") is None:  # raised here, where the CLI says what to install, and not in a child process
+            raise ModuleNotFoundError("No module named 'celery'", name="celery")
         try:
             with private_files():
                 self._prepare_folder()
