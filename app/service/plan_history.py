@@ -308,7 +308,7 @@ class PlanHistories:
             history, lock = self._kept.setdefault(stream, (PlanHistory(), Lock()))
             self._kept.move_to_end(stream)
             events = sum(history.version for history, _ in self._kept.values())
-            while len(self._kept) > 1 and (len(self._kept) > KEPT or events > KEPT_EVENTS):
+            while len(self._kept) > 1 and (len(self._kept) > KEPT or events > KEPT_EVENTS):  # the least recently used
                 oldest, _ = self._kept.popitem(last=False)[1]
                 events -= oldest.version
         with lock:
