@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from stagetree.client import AsyncClient, Client
+    from stagetree.client.blocking import wait_all, wait_any
+    from stagetree.client.trial_requests import Result
     from stagetree.errors import (
         Conflict,
         FailedStudy,
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
         ShaTuner,
         TrialsTuner,
     )
-    from stagetree.study import AsyncStudy, Result, Study, wait_all, wait_any
+    from stagetree.study import AsyncStudy, Study
     from stagetree.trainer import Trainer
     from stagetree.trainer.command import CommandTrainer
     from stagetree.trainer.torch_trainer import TorchTrainer
@@ -171,6 +173,8 @@ __all__ = [
 
 _HOMES = {
     "client": ("AsyncClient", "Client"),
+    "client.blocking": ("wait_all", "wait_any"),
+    "client.trial_requests": ("Result",),
     "trainer.command": ("CommandTrainer",),
     "space.conditions": ("when",),
     "space.distributions": (
@@ -236,7 +240,7 @@ _HOMES = {
         "ShaTuner",
         "TrialsTuner",
     ),
-    "study": ("AsyncStudy", "Result", "Study", "wait_all", "wait_any"),
+    "study": ("AsyncStudy", "Study"),
     "trainer.torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
     "runtime.checkpoints.weight_files": ("export_weights", "load_state", "load_weights"),

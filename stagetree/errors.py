@@ -17,18 +17,6 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-__all__ = [
-    "Conflict",
-    "FailedStudy",
-    "Invalid",
-    "NotFound",
-    "ProblemError",
-    "StagetreeError",
-    "StudyOver",
-    "TrialFailed",
-    "Unreachable",
-]
-
 
 class StagetreeError(Exception):
     """The base class of all exceptions of the client."""

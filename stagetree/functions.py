@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from stagetree.trainer.mixed_streams import MixedStream
     from stagetree.trainer.streaming import Resumable, Stream
 
-__all__ = ["FunctionTrainer", "Run", "attach", "function_trainer"]
-
 State = dict[str, Any]
 
 

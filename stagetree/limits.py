@@ -38,8 +38,6 @@ DATA = "data"
 DATA_SEED = "data_seed"
 """The hyper-parameter that orders the data. Repeats of a trial differ in it."""
 
-__all__ = ["DATA", "DATA_SEED", "LIMITS", "Limits", "check_names", "check_size", "check_trial"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

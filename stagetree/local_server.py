@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from stagetree.spec import StudySpec
     from stagetree.trainer import Trainer
 
-__all__ = ["LocalServer", "local"]
-
 STOP_SECONDS = 150.0
 """Longer than slots need to save their state."""
 

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 
 from stagetree.models import TrialDetail
 from stagetree.notebook import frames
-from stagetree.notebook.frames import StudyHistory, TrialHistory
+from stagetree.notebook.frames import StudyHistory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from stagetree.client import AsyncClient
     from stagetree.plot import Plots
-
-__all__ = ["Results", "TrialHistory"]
 
 _AT_ONCE = 16
 """How many trials are fetched at the same time."""

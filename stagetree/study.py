@@ -23,13 +23,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all, wait_any
+from stagetree.client.blocking import Blocking, blocking, blocking_iterator, chained, wait_all
 from stagetree.client.client import AsyncClient, Holds
 from stagetree.client.http import Json, path_of
 from stagetree.client.study_json import Folder, find_study_id, study_body
 from stagetree.client.trial_composition import MadeOfTrials
 from stagetree.client.trial_requests import Asker, Hp, Known, Result
-from stagetree.errors import NotFound, StudyOver, TrialFailed
+from stagetree.errors import NotFound
 from stagetree.models import Event, StudyAnswer
 from stagetree.notebook.live import Showing, StudyView
 from stagetree.results import Results
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from stagetree.plot import Plots
     from stagetree.spec import StudySpec
-
-__all__ = ["AsyncStudy", "Result", "Study", "StudyOver", "TrialFailed", "wait_all", "wait_any"]
 
 T = TypeVar("T")
 Tuner = Callable[["AsyncStudy"], Awaitable[T]]

@@ -18,7 +18,7 @@ from app.workers.trainer_client import TrainerClient
 from app.workers.trainer_connection import TrainerKilled
 from app.workers.warm import WarmFailed
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.wire import anonymous_file
+from stagetree.system.files import anonymous_file
 
 logger = logging.getLogger(__name__)
 

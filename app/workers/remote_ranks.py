@@ -26,7 +26,8 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import TrainerSettings
 from stagetree.runtime.commands import Json
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, anonymous_file, is_ready
+from stagetree.runtime.wire import HEAD, Message, Wire, WireTimeout, is_ready
+from stagetree.system.files import anonymous_file
 
 RENDEZVOUS_SECONDS = 60.0
 """The workers of lent slots must connect within this time, or the chain is given back."""

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 
-from stagetree.runtime.wire import anonymous_file
+from stagetree.system.files import anonymous_file
 
 
 class _Memory:

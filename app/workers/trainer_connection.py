@@ -21,7 +21,8 @@ from typing import Any
 from app.workers.warm import ForkRequest
 from stagetree.runtime.commands import NOTHING, Json, read_reply
 from stagetree.runtime.failures import TrainerFailed, ending
-from stagetree.runtime.wire import Message, Wire, WireTimeout, anonymous_file
+from stagetree.runtime.wire import Message, Wire, WireTimeout
+from stagetree.system.files import anonymous_file
 
 POLL_SECONDS = 0.1
 """How often the slot runs its own checks while a trainer is silent."""

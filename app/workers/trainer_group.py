@@ -24,7 +24,7 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import CPU_SETTINGS, TrainerSettings, Warm
 from stagetree.runtime.commands import COMMANDS, Json, Saved, read_reply
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.wire import anonymous_file
+from stagetree.system.files import anonymous_file
 from stagetree.system.processes import is_stopped
 
 LATE_SECONDS = 60.0

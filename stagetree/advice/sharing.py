@@ -15,8 +15,6 @@ from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import FixedTuner
 from stagetree.spec.tuners.fixed import TrialsTuner
 
-__all__ = ["advice"]
-
 _MAX_TRIALS = 1000
 """How many trials are examined individually, and counted where a study is compared with another way to write it.
 

@@ -19,15 +19,12 @@ from stagetree.client.blocking import Blocking, blocking, blocking_iterator
 from stagetree.client.http import API, Http, Json, path_of
 from stagetree.client.study_json import Folder, body_of
 from stagetree.client.trial_composition import MakesTrials, TakesRemarks
-from stagetree.errors import Conflict, Invalid, NotFound, ProblemError, StagetreeError, Unreachable
 
 if TYPE_CHECKING:
     from stagetree.spec import StudySpec
 
 Holds = Literal["weights", "state"]
 """The content of a file: a model's weights by name, or a whole checkpoint."""
-
-__all__ = ["AsyncClient", "Client", "Conflict", "Invalid", "NotFound", "ProblemError", "StagetreeError", "Unreachable"]
 
 
 class AsyncClient(MakesTrials, TakesRemarks):

@@ -98,8 +98,6 @@ def last_nodes(trial: Json) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path[-1] for path in paths_of(trial) if path))
 
 
-__all__ = ["Asker", "Hp", "Known", "Result"]
-
 _MOST = 500
 """How many trials one call requests."""
 

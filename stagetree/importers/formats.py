@@ -48,9 +48,6 @@ def read_yaml(path: Path) -> Any:
     return read(path, Loader)
 
 
-__all__ = ["FORMATS", "read_draft"]
-
-
 class ImportFormat(NamedTuple):
     """A format: its title, a test for its shape, and its reader."""
 

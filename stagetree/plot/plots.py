@@ -23,8 +23,6 @@ from stagetree.plot.drawing import BLUE, GRAY, RED, Drawing, LineStyle, drawing_
 from stagetree.plot.picture import segments
 from stagetree.sequences import unique_values
 
-__all__ = ["Plots"]
-
 Picture: TypeAlias = Any
 """`matplotlib.axes.Axes`, or `plotly.graph_objects.Figure`."""
 

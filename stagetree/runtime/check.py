@@ -40,7 +40,7 @@ from stagetree.runtime.machine import Machine
 from stagetree.runtime.model import HpTimeline, Model
 from stagetree.runtime.reads.undeclared_reads import reads_of, watch_reads
 from stagetree.runtime.warm import import_before_forking
-from stagetree.runtime.wire import anonymous_file
+from stagetree.system.files import anonymous_file
 from stagetree.trainer.divided_tensors import Parted, map_parted
 from stagetree.trainer.ranks import group
 

@@ -34,10 +34,11 @@ from stagetree.runtime.exactness.held_values import (
 from stagetree.runtime.failures import TrainerFailed, kind_of, plain, signature_of, user_code
 from stagetree.runtime.loading import code_modules, load_trainer, package_versions
 from stagetree.runtime.machine import Machine, print_to
-from stagetree.runtime.model import HpTimeline, Journal, LaunchedTrainer, Model
+from stagetree.runtime.model import HpTimeline, Journal, Model
 from stagetree.runtime.packed import Lanes
 from stagetree.runtime.reads import file_reads
 from stagetree.runtime.reads.undeclared_reads import reads_of, uses_of, watch_reads
+from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer
 from stagetree.runtime.template import TemplateRole
 from stagetree.runtime.wire import Message, Wire
 from stagetree.sequences import is_same_value

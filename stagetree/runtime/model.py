@@ -23,11 +23,12 @@ from stagetree.runtime.checkpoints.buffers import Buffer, Buffers
 from stagetree.runtime.checkpoints.weight_files import load_weights
 from stagetree.runtime.failures import UNSAVABLE, TrainerFailed, plain, user_code
 from stagetree.runtime.scripts.interface import Script, place_text
-from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer as LaunchedTrainer
+from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer
 from stagetree.sequences import Form, as_lists, is_same_value, parse
 from stagetree.system.files import descriptor_path
 from stagetree.trainer import Trainer, generators
 from stagetree.trainer.base import MetricSums, TrainsAhead, construct, finite_metrics
+from stagetree.trainer.divided_tensors import Unsavable
 from stagetree.trainer.generators import GeneratorStates
 from stagetree.trainer.values import GivenValues
 
@@ -245,7 +246,7 @@ class Model:
         try:
             with self.given.ignoring_reads():
                 yield
-        except state_format.Unsavable as error:
+        except Unsavable as error:
             words = f"{place_text(self.trainer, error.place)} {error.problem}"
             raise TrainerFailed("exception", plain(words), signature=UNSAVABLE) from error
         except RuntimeError as error:  # of torch, for example a device error

@@ -1,6 +1,6 @@
 """Messages between two processes: JSON with a length prefix, and file descriptors beside it. Nothing is pickled.
 
-Large payloads are passed as descriptors of memory: see `anonymous_file`.
+Large payloads are passed as descriptors of memory: see `stagetree.system.files.anonymous_file`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from stagetree.system.files import anonymous_file as anonymous_file  # passed beside a message
 
 Message = dict[str, Any]
 

@@ -21,8 +21,6 @@ from stagetree.sequences.base import FAMILIES, check_number, did_you_mean, parse
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.values import is_mix
 
-__all__ = ["fraction", "has_fraction", "is_fraction", "needs_length", "parse_for_length", "resolve_fractions"]
-
 
 def fraction(ratio: Any = 1, of: str | None = None) -> dict[str, Any]:
     """A fraction as a space writes it: of the trial's length, of the field `of` of the same sequence, or of a step of

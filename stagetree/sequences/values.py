@@ -122,8 +122,6 @@ def whole_number(value: float) -> float:
     return int(value) if value.is_integer() and abs(value) < LARGEST_EXACT else value
 
 
-__all__ = ["check_stream", "is_mix", "mix", "mix_value", "shares"]
-
 _BETWEEN, _BESIDE = ",", ":"
 _EXAMPLE = "{mix: {web: 0.7, code: 0.3}}"
 

@@ -29,8 +29,6 @@ from stagetree.sequences import (
 )
 from stagetree.space.distributions import SpaceError, plain
 
-__all__ = ["Condition", "split", "when"]
-
 
 def when(condition: Mapping[str, Any], value: Any) -> dict[str, Any]:
     """An entry for a conditional hyper-parameter: it exists only if others have one of the given values."""

@@ -24,18 +24,6 @@ from typing import Any, ClassVar
 
 from stagetree.sequences import Sequence, SequenceError, shares
 
-__all__ = [
-    "Choice",
-    "Distribution",
-    "LogRandInt",
-    "LogUniform",
-    "Normal",
-    "RandInt",
-    "Range",
-    "SpaceError",
-    "Uniform",
-]
-
 
 class SpaceError(SequenceError):
     """An invalid space: `field` is the path inside it, `problem` a sentence about the error."""

@@ -41,8 +41,6 @@ from stagetree.space.distributions import (
     steps_in,
 )
 
-__all__ = ["DISTRIBUTIONS", "canonical", "choice", "lograndint", "loguniform", "normal", "randint", "uniform"]
-
 DISTRIBUTIONS: dict[str, frozenset[str]] = {
     "uniform": frozenset({"step"}),
     "loguniform": frozenset({"step"}),

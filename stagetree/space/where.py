@@ -22,8 +22,6 @@ from typing import Any
 from stagetree.sequences import FAMILIES, Constant, Part, Sequence, SequenceError, as_lists, did_you_mean
 from stagetree.source.syntax import syntax_tree
 
-__all__ = ["Where", "WhereError", "compile_where", "number_of", "parse_expression", "read_where"]
-
 Where = Callable[[Mapping[str, Sequence]], bool]
 
 PARAMS = "params"

@@ -21,8 +21,6 @@ from yaml.constructor import ConstructorError
 from stagetree.spec.errors import Problem, SpecError
 from stagetree.spec.tuners import KINDS
 
-__all__ = ["StudyLoader", "read", "write"]
-
 
 def read(path: Path, loader: type[StudyLoader] | None = None) -> Any:
     """The content of the file. loader: by default that of study files. Raises `SpecError`."""

@@ -24,8 +24,6 @@ from stagetree.sequences import did_you_mean, is_same_value
 from stagetree.trainer.base import TrainsAhead
 from stagetree.trainer.program import Program, ProgramOrder, Values, folder_for_programs, placeholders
 
-__all__ = ["CommandTrainer"]
-
 METADATA = ".metadata"
 """The file of a `torch.distributed.checkpoint` folder with the places of its tensors."""
 

@@ -32,7 +32,8 @@ from app.workers.trainer_process import TrainerProcess
 from app.workers.warm import Warm
 from stagetree.runtime.checkpoints.weight_files import join_parts
 from stagetree.runtime.failures import TrainerFailed
-from stagetree.runtime.wire import HEAD, anonymous_file
+from stagetree.runtime.wire import HEAD
+from stagetree.system.files import anonymous_file
 
 SECRET, CHAIN = "they know", "chain"
 DIGITS = str(Path(ADDED).with_name("in_shards.py"))

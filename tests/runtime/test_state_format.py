@@ -19,7 +19,9 @@ from opened import opened
 from safetensors.torch import load, save
 
 from stagetree.runtime.checkpoints import state_format
-from stagetree.runtime.checkpoints.state_format import DTYPES, Layout, Unsavable, read, unpack, write
+from stagetree.runtime.checkpoints.image_layout import DTYPES
+from stagetree.runtime.checkpoints.state_format import Layout, read, unpack, write
+from stagetree.trainer.divided_tensors import Unsavable
 
 
 def same(one: Any, other: Any) -> bool:

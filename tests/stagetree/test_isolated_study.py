@@ -10,7 +10,8 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
-from stagetree.study import AsyncStudy, Result, Study
+from stagetree.client.trial_requests import Result
+from stagetree.study import AsyncStudy, Study
 from tests.api.world import Workers, changed
 from tests.stagetree.test_study import FIELDS, asked, train, trials_of, until, working
 

@@ -20,8 +20,11 @@ from app.domain import events as e
 from app.domain.terms import StudyId
 from stagetree import Constant, FailedStudy, MultiStep
 from stagetree.client import AsyncClient, Conflict, Invalid, NotFound, StagetreeError, Unreachable
+from stagetree.client.blocking import wait_all, wait_any
+from stagetree.client.trial_requests import Result
+from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Trial
-from stagetree.study import AsyncStudy, Result, Study, StudyOver, TrialFailed, wait_all, wait_any
+from stagetree.study import AsyncStudy, Study
 from tests.api.world import Workers, changed
 
 pytestmark = pytest.mark.anyio

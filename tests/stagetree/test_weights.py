@@ -19,7 +19,7 @@ from torch import nn
 from app.workers.state import State
 from stagetree import export_weights, load_state
 from stagetree.errors import StagetreeError
-from stagetree.runtime.checkpoints import state_format
+from stagetree.runtime.checkpoints import image_layout, state_format
 from stagetree.runtime.checkpoints.weight_files import find_model_copies
 from stagetree.runtime.debug import DebugTrial, export_state
 from stagetree.runtime.loading import load_trainer
@@ -127,7 +127,7 @@ def test_an_average_of_ones_own_is_told_from_the_model() -> None:
 
 
 def test_every_dtype_stays_aligned() -> None:
-    model = {name: torch.ones(3).to(dtype) for name, dtype in state_format.DTYPES.items() if name != "U64"}
+    model = {name: torch.ones(3).to(dtype) for name, dtype in image_layout.DTYPES.items() if name != "U64"}
     assert {name: each.dtype for name, each in load(export_weights(checkpoint_of({"model": model}))).items()} == {
         name: each.dtype for name, each in model.items()
     }

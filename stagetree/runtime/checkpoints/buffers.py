@@ -13,7 +13,7 @@ from itertools import count
 
 import torch
 
-from stagetree.runtime.wire import anonymous_file
+from stagetree.system.files import anonymous_file
 
 SIZE_STEP = 2**16
 """Sizes are rounded up to this many bytes, since the header of a state varies in length."""

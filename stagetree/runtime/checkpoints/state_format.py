@@ -28,12 +28,10 @@ import numpy as np
 import torch
 
 from stagetree.runtime.checkpoints import image_layout
-from stagetree.runtime.checkpoints.image_layout import DTYPES as DTYPES
 from stagetree.runtime.checkpoints.image_layout import NAMES, PlacedTensor, tensors_of
 from stagetree.runtime.checkpoints.safetensors_header import LENGTH
-from stagetree.runtime.wire import anonymous_file
-from stagetree.trainer.divided_tensors import Parted, is_divided, local, place_of
-from stagetree.trainer.divided_tensors import Unsavable as Unsavable
+from stagetree.system.files import anonymous_file
+from stagetree.trainer.divided_tensors import Parted, Unsavable, is_divided, local, place_of
 
 TENSOR, ARRAY, BYTES, PAIRS, TUPLE, PARTED = "$tensor", "$array", "$bytes", "$pairs", "$tuple", "$parted"
 NUMBER = "$number"

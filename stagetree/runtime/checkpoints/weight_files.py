@@ -262,9 +262,6 @@ def _file_parts(entries: Mapping[str, Entry], area: memoryview, mark: str) -> li
     return [head_of(header), *(parts[name] for name in names)]
 
 
-__all__ = ["export_weights", "load_state", "load_weights", "weight_parts"]
-
-
 def load_state(path: str | Path) -> dict[str, Any]:
     """The content of a checkpoint file, or of one that `stagetree weights` wrote. Needs torch.
 

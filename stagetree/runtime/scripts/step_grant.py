@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import time
 
-from stagetree.runtime.wire import anonymous_file
+from stagetree.system.files import anonymous_file
 
 HELD = -1
 """A value of the limit: it is about to be lowered, and no process may begin a step until it is."""
