@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from math import prod
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,10 +20,50 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from stagetree.packing.attention_mode import AttentionFunctionMode
 from stagetree.packing.packability import NotPackable
+
+CALLED = ("linear", "scaled_dot_product_attention")
+"""Functions that multi-head attention calls and that a mode must see."""
+
+PARTS = ("_in_projection_packed", "_in_projection", "multi_head_attention_forward")
+"""torch's Python functions that make up multi-head attention."""
+
+
+class AttentionFunctionMode(TorchFunctionMode):
+    """Passes each call of a torch function to `handle_call`.
+
+    torch hands a function written in Python to a mode as a whole and leaves the mode while it runs. A plain mode would
+    miss the attention inside `nn.MultiheadAttention` and so `nn.TransformerEncoderLayer`.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is functional.multi_head_attention_forward:
+            return self._many_heads(*args, **(kwargs or {}))
+        return self.handle_call(func, args, kwargs or {})
+
+    def handle_call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the result of the call."""
+        raise NotImplementedError
+
+    @cached_property
+    def _many_heads(self) -> Callable[..., Any]:
+        """torch's own code with its callees replaced by `handle_call`."""
+        names = {**vars(functional), "has_torch_function": lambda _: False}
+        for name in CALLED:
+            names[name] = partial(self._call, getattr(functional, name))
+        for name in PARTS:
+            torchs: FunctionType = getattr(functional, name)
+            names[name] = FunctionType(torchs.__code__, names, name, torchs.__defaults__, torchs.__closure__)
+        return names[PARTS[-1]]  # type: ignore[no-any-return]
+
+    def _call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self.handle_call(func, args, kwargs)
+
 
 Forward = Callable[..., Any]
 
@@ -90,10 +131,9 @@ class Batched(AttentionFunctionMode):
         if (columns := rows.mT).is_contiguous():  # the layout that `linear` returns: no transpose is needed
             each = functional.cross_entropy(columns, targets, ignore_index=ignore_index, reduction="none")
         else:
-            flat = functional.cross_entropy(
-                rows.flatten(0, 1), targets.flatten(), ignore_index=ignore_index, reduction="none"
-            )
-            each = flat.view(self._lanes, -1)
+            flat, wanted = rows.flatten(0, 1), targets.flatten()
+            each = functional.cross_entropy(flat, wanted, ignore_index=ignore_index, reduction="none")
+            each = each.view(self._lanes, -1)
         counted = ((targets if self._has_lanes(target) else target) != ignore_index).sum(-1, keepdim=True)
         return (each / counted).sum(1)
 

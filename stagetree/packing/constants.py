@@ -28,11 +28,9 @@ PLAIN_TYPES: tuple[type[Tensor], ...] = (Tensor, nn.Parameter)
 
 def has_constants(trainer: Trainer) -> bool:
     """Whether frozen parameters stay constant: the trainer has no code of its own that may write into them."""
-    if not isinstance(trainer, TorchTrainer):
-        return False
-    return all(
-        getattr(type(trainer), name) is getattr(TorchTrainer, name) for name in (*PACKED_METHODS, *PARAMETER_HOOKS)
-    )
+    names = (*PACKED_METHODS, *PARAMETER_HOOKS)
+    is_torchs = isinstance(trainer, TorchTrainer)
+    return is_torchs and all(getattr(type(trainer), name) is getattr(TorchTrainer, name) for name in names)
 
 
 def is_opaque(parameter: Tensor) -> bool:
@@ -52,11 +50,8 @@ def opaque_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def is_constant(module: nn.Module) -> bool:
     """Whether nothing in the module learns or changes, and it has no child."""
-    return not [
-        *module.children(),
-        *module.buffers(),
-        *(each for each in module.parameters() if each.requires_grad),
-    ]
+    learning = (each for each in module.parameters() if each.requires_grad)
+    return not [*module.children(), *module.buffers(), *learning]
 
 
 def find_constants(model: nn.Module) -> dict[str, Tensor]:
@@ -85,9 +80,8 @@ def share_constants(trainer: Trainer, others: Iterable[Trainer]) -> None:
     Nothing may write into them until `own_constants` is called.
     """
     if has_constants(trainer) and (mine := _model(trainer)) is not None:
-        held = [
-            find_constants(each) for other in others if has_constants(other) and (each := _model(other)) is not None
-        ]
+        models = [_model(other) for other in others if has_constants(other)]
+        held = [find_constants(each) for each in models if each is not None]
         for name, still in find_constants(mine).items():
             same = (each[name] for each in held if name in each and is_same(each[name].data, still.data))
             still.data = next(same, still).data

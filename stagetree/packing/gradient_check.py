@@ -18,8 +18,7 @@ from torch._C import _functorch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stagetree.packing.attention_mode import AttentionFunctionMode
-from stagetree.packing.batched import decompose_attention
+from stagetree.packing.batched import AttentionFunctionMode, decompose_attention
 from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.lane import Lane
 from stagetree.packing.loss import BackwardResult, Loss
@@ -65,10 +64,7 @@ class GradientCheck:
         """
         lead = bucket[0]
         batch, share, at = self._batch(lead)
-        plain, draws = (
-            lane_batch(batch, lead.number),
-            lead.has_own_batches and at != lead.generators,
-        )
+        plain, draws = lane_batch(batch, lead.number), lead.has_own_batches and at != lead.generators
         self._fallback.groups([lead], batch)  # search for the stable width first, without recording draws
         with lead.record_reads():
             packed = self._sample(lead, at, lambda: self._fallback.run_packed([lead], batch, share))
@@ -90,13 +86,9 @@ class GradientCheck:
     def explain_mismatch(self, lane: Lane) -> NotPackable:
         """Why a lane's gradients differ in a pass from its own."""
         batch, _, at = self._batch(lane)
-        numbers = [lane.number] * self._stack.width
-        packed = self._run_in_full_precision(
-            lane, at, lambda: Loss(lane.trainer).outputs(batch, self._stack.rows(numbers))
-        )
-        alone = self._run_in_full_precision(
-            lane, at, lambda: Loss(lane.trainer).outputs(lane_batch(batch, lane.number))
-        )
+        loss, own, numbers = Loss(lane.trainer), lane_batch(batch, lane.number), [lane.number] * self._stack.width
+        packed = self._run_in_full_precision(lane, at, lambda: loss.outputs(batch, self._stack.rows(numbers)))
+        alone = self._run_in_full_precision(lane, at, lambda: loss.outputs(own))
         name = next((name for name in alone if name not in packed or self._is_far(packed[name], alone[name])), None)
         if name is None:
             return NotPackable(

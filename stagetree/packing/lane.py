@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from stagetree.limits import BATCH_SIZES, DATA, DATA_SEED
-from stagetree.packing.constants import has_constants
 from stagetree.packing.packability import NotPackable, require_packable
 from stagetree.packing.rows import LaneBatches, batch_structure
 from stagetree.trainer import Trainer, generators
@@ -128,10 +127,6 @@ class Lane:
         return self.trainer._mixed is not None
 
     @property
-    def has_constants(self) -> bool:
-        return has_constants(self.trainer)
-
-    @property
     def has_reduced_precision(self) -> bool:
         """Whether it computes in less than single precision."""
         return self.trainer._precision.is_reduced
@@ -203,12 +198,8 @@ class Lane:
             owned -= self._read
             hp = {name: value for name, value in self.trainer.hp.items() if name not in owned}
             modules = [(type(module), _plain(vars(module))) for module in self.trainer.model.modules()]
-            self._batch_key = (
-                repr(sorted(hp.items())),
-                self.has_own_batches,
-                _plain(vars(self.trainer)),
-                tuple(modules),
-            )
+            own = self.has_own_batches, _plain(vars(self.trainer))
+            self._batch_key = (repr(sorted(hp.items())), *own, tuple(modules))
         return self._batch_key
 
     @contextmanager

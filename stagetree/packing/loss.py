@@ -166,9 +166,8 @@ class Loss(nn.Module):
     def run_separately(self, batch: Any, share: float) -> BackwardResult:
         """As `run_packed`, for this one model, computed without a pack."""
         one = self.run_alone(batch, share, has_zeros=True)
-        return BackwardResult(
-            _add_row_dim(one.gradients), _add_row_dim(one.buffers), _add_row_dim(one.sums), one.counts
-        )
+        gradients, buffers, sums = map(_add_row_dim, (one.gradients, one.buffers, one.sums))
+        return BackwardResult(gradients, buffers, sums, one.counts)
 
     @contextmanager
     def _restoring_buffers(self) -> Iterator[dict[str, Tensor]]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from stagetree.packing.constants import has_constants
 from stagetree.packing.fallback import FallbackStep
 from stagetree.packing.gradient_check import GradientCheck
 from stagetree.packing.lane import Lane
@@ -35,24 +36,17 @@ class PackedStep:
 
     def __init__(self, like: Lane, width: int) -> None:
         model, groups = like.model, like.trainer.optimizer.param_groups
-        self._stack = Stack(model, [group["params"] for group in groups], width, like.has_constants)
-        self._stacked = StackedOptimizer(self._stack)
-        self._fallback = FallbackStep(self._stack)
-        self._gradient_check = GradientCheck(self._stack, self._fallback)
-        self.profiler = Profiler(self._stack, self._fallback, self._stacked)
+        self.stack = Stack(model, [group["params"] for group in groups], width, has_constants(like.trainer))
+        self._stacked = StackedOptimizer(self.stack)
+        self._fallback = FallbackStep(self.stack)
+        self._gradient_check = GradientCheck(self.stack, self._fallback)
+        self.profiler = Profiler(self.stack, self._fallback, self._stacked)
         self._checked: dict[Lane, Any] = {}
-
-    def hold(self, lane: Lane) -> bool:
-        """Whether a lane's model has the shape of the stack."""
-        return self._stack.holds(lane.model)
-
-    def adopt(self, lane: Lane) -> None:
-        self._stack.adopt(lane.number, lane.model)
 
     def release(self, lane: Lane) -> None:
         self._checked.pop(lane, None)
         self._stacked.leave(lane.number)
-        self._stack.release(lane.number, lane.model)
+        self.stack.release(lane.number, lane.model)
 
     # ------------------------------------------------------------------------------------------------ learning
 
@@ -80,11 +74,11 @@ class PackedStep:
     def _take(self, lanes: Sequence[Lane], result: BackwardResult, add: bool) -> None:
         numbers = _numbers(lanes)
         rows = result.rows(numbers)
-        self._stack.write_gradients(numbers, rows, result.gradients, add)
-        self._stack.write_buffers(numbers, rows, result.buffers, result.flat_buffers)
+        self.stack.write_gradients(numbers, rows, result.gradients, add)
+        self.stack.write_buffers(numbers, rows, result.buffers, result.flat_buffers)
         if not result.sums:
             return
-        sums = {name: each[: self._stack.width] for name, each in result.sums.items()}
+        sums = {name: each[: self.stack.width] for name, each in result.sums.items()}
         log_rows({lane.logged_sums: row for lane, row in zip(lanes, rows, strict=True)}, sums, result.counts)
 
     def update(self, bucket: Sequence[Lane]) -> Failures:
@@ -92,7 +86,7 @@ class PackedStep:
         joint = {lane: None for lane in bucket if not lane.updates_itself and joins(self._stacked, lane)}
         if joint:
             longest = bucket[0].trainer.clip_grad_norm
-            self._stack.clip_gradients(longest, _numbers(joint))
+            self.stack.clip_gradients(longest, _numbers(joint))
         errors = self._stacked.step(_numbers(joint))
         failures = {lane: errors[lane.number] for lane in joint if lane.number in errors}
         for lane in bucket:
@@ -162,9 +156,9 @@ class Pack:
                 self._step = PackedStep(lane, self.width)
             except Exception as error:
                 raise explain_error(error) from error
-        if not self._step.hold(lane):
+        if not self._step.stack.holds(lane.model):
             return None
-        self._step.adopt(lane)
+        self._step.stack.adopt(lane.number, lane.model)
         self.lanes.append(lane)
         return lane
 
@@ -177,9 +171,8 @@ class Pack:
     def unpackable(self, lanes: Sequence[Lane]) -> Unpackable:
         """The lanes that cannot be trained in a pack, with the reasons, checked before their next step."""
         assert self._step is not None
-        return {
-            lane: reason for bucket in group_by_batch_key(lanes) for lane, reason in self._step.check(bucket).items()
-        }
+        refusals = map(self._step.check, group_by_batch_key(lanes))
+        return {lane: reason for each in refusals for lane, reason in each.items()}
 
     def train(self, lanes: Sequence[Lane]) -> Failures:
         """Train one step of each of these lanes. Returns the lanes that failed; they are left in the middle of the

@@ -157,9 +157,8 @@ class _Recording:
         self._times += 1
         if self._times & (self._times - 1) and self._times % CHECK_EVERY:
             played = self._play(batch)
-            return replace(
-                played, sums={name: each.clone() for name, each in played.sums.items()}
-            )  # read after the next
+            sums = {name: each.clone() for name, each in played.sums.items()}  # read after the next
+            return replace(played, sums=sums)
         before = generators.state(self._device)
         played = self._play(batch)
         after = generators.state(self._device)

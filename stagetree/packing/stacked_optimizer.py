@@ -269,9 +269,8 @@ class StackedOptimizer:
             numbers = [each.coefficients for each in lanes.values()]
             memory.step(rule, terms, lanes[members[0]].group, numbers, self._stack.selection(members))
         except LaneDisagreement as other:
-            ways = [
-                [lane for lane, way in zip(members, other.answers, strict=True) if way is go] for go in (True, False)
-            ]
+            answers = list(zip(members, other.answers, strict=True))
+            ways = [[lane for lane, way in answers if way is go] for go in (True, False)]
         except Exception as error:
             if len(members) == 1:
                 return {members[0]: error}

@@ -201,9 +201,8 @@ def rule_of(optimizer: Optimizer, like: Tensor) -> UpdateRule | None:
     if kind in RULES:
         return RULES[kind]
     try:
-        attributes = [
-            (name, _attribute(value)) for name, value in vars(optimizer).items() if name not in PER_LANE_ATTRIBUTES
-        ]
+        names = [name for name in vars(optimizer) if name not in PER_LANE_ATTRIBUTES]
+        attributes = [(name, _attribute(vars(optimizer)[name])) for name in names]
     except NotStackable:
         return None
     of_kind = _rules.setdefault(kind, {})
