@@ -29,8 +29,7 @@ from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
 from app.service.allowances import spending_fields
 from app.service.services import HttpProblem, InvalidField
-from stagetree.json_walk import JsonWalk
-from stagetree.limits import MOST_PATH, Limits
+from stagetree.limits import MOST_PATH, JsonWalk, Limits
 from stagetree.sequences import did_you_mean
 from stagetree.spec import shorten
 

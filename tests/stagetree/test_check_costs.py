@@ -15,8 +15,7 @@ import pytest
 from app.api.bodies import parse_study
 from app.registry import Catalogue
 from app.service import study_checks
-from stagetree.json_walk import JsonWalk
-from stagetree.limits import LIMITS, check_size
+from stagetree.limits import LIMITS, JsonWalk, check_size
 from stagetree.sequences import SequenceError
 from stagetree.sequences.text_cache import MOST_LONG, SHORT, cached_by_text
 from stagetree.space.effort import TooMuchEffort, bounded_effort, spend
