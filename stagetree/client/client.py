@@ -66,9 +66,8 @@ class AsyncClient(MakesTrials, TakesRemarks):
         self, spec: StudySpec | Mapping[str, Any], idempotency_key: str | None = None, project: str | None = None
     ) -> models.StudyAnswer:
         """Submit a study, to a `project` if not that of your token. Calls with one `idempotency_key` make one study."""
-        return models.StudyAnswer.from_json(
-            await self.http.post("/studies", body_of(spec), idempotency_key, project=project)
-        )
+        answer = await self.http.post("/studies", body_of(spec), idempotency_key, project=project)
+        return models.StudyAnswer.from_json(answer)
 
     async def preview(self, spec: StudySpec | Mapping[str, Any], *, slots: int = 1) -> models.Preview:
         """What a study would cost and save on `slots` slots. Runs nothing."""
@@ -184,15 +183,13 @@ class AsyncClient(MakesTrials, TakesRemarks):
 
     async def add_trial(self, study: str, hp: Mapping[str, Any], steps: int) -> models.TrialDetail:
         """Ask for one more trial: `hp` maps names to sequences, or to their JSON."""
-        return models.TrialDetail.from_json(
-            await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps})
-        )
+        answer = await self.http.post(f"{path_of(study)}/trials", {"hp": hp, "steps": steps})
+        return models.TrialDetail.from_json(answer)
 
     async def extend_trial(self, study: str, number: int, steps: int) -> models.TrialDetail:
         """Ask for a trial of your own to be trained longer, to `steps` steps in all."""
-        return models.TrialDetail.from_json(
-            await self.http.post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps})
-        )
+        answer = await self.http.post(f"{path_of(study)}/trials/{number}:extend", {"steps": steps})
+        return models.TrialDetail.from_json(answer)
 
     async def ask_trials(self, study: str, trials: Iterable[Mapping[str, Any]]) -> list[models.TrialDetail]:
         """Ask for many at once, all or none: `{hp, steps}` is a new trial, `{trial, steps}` extends an existing one."""

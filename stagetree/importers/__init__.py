@@ -88,9 +88,8 @@ def space_from_optuna(study: optuna.Study) -> Json:
     Raises `NotImported`.
     """
     draft = read_optuna(study)
-    problems = [
-        each for each in draft.problems if each.field in {"", *(name for t in study.trials for name in t.params)}
-    ]
+    fields = {"", *(name for trial in study.trials for name in trial.params)}
+    problems = [each for each in draft.problems if each.field in fields]
     if problems:
         raise NotImported(problems)
     return draft.space

@@ -135,9 +135,8 @@ def _entry(value: Any, at: str, *, is_optuna: bool) -> Any:
             return choice(listed(sweep), at)
         is_whole = all(isinstance(each, int) for each in (low, high, sweep.step))
         step = sweep.step if sweep.step != 1 or not is_whole else None
-        return (
-            plain(randint(low, high, step)) if is_whole else evenly(low, high, step)
-        )  # with its end, as the plugin has it
+        # with its end, as the plugin has it
+        return plain(randint(low, high, step)) if is_whole else evenly(low, high, step)
     if not is_optuna:
         raise SequenceError(
             at, "is an interval, which a grid cannot cross: write choice or range, or use the optuna sweeper"

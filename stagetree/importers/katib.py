@@ -38,11 +38,8 @@ SAMPLERS = {
 
 
 def is_katib(content: Any) -> bool:
-    return (
-        isinstance(content, Mapping)
-        and content.get("kind") == "Experiment"
-        and isinstance(content.get("spec"), Mapping)
-    )
+    is_experiment = isinstance(content, Mapping) and content.get("kind") == "Experiment"
+    return is_experiment and isinstance(content.get("spec"), Mapping)
 
 
 def read_katib(content: Json) -> Draft:

@@ -95,10 +95,8 @@ def used(operation: str) -> str:
 
 def changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The reasons when a state made `there` is continued `here`. Properties that either side lacks are skipped."""
-    return [
-        f"resumed under another {name} ({now} after {before})"
-        for name, before, now in _property_differences(there, here)
-    ]
+    found = _property_differences(there, here)
+    return [f"resumed under another {name} ({now} after {before})" for name, before, now in found]
 
 
 def others(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -77,11 +77,8 @@ class SourceCollector:
     def _text(self, name: str, value: Any, user: str) -> str:
         if isinstance(value, ModuleType):
             self._keep(value.__name__)
-            return (
-                f"import {value.__name__} as {name}"
-                if "." in value.__name__ or name != value.__name__
-                else (f"import {name}")
-            )
+            is_named_so = "." not in value.__name__ and name == value.__name__
+            return f"import {name}" if is_named_so else f"import {value.__name__} as {name}"
         if isinstance(value, type | FunctionType) and not is_imported(value, name):
             text = definition_of(value, user)
             self._needs(text, namespace_of(value), name)

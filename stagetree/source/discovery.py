@@ -65,11 +65,8 @@ def trainers_without(path: str | Path, files: Mapping[str, bytes], method: str) 
     sources, module = _open_sources(path, files)
     nodes = [node for node in sources.tree(module).body if isinstance(node, ast.ClassDef)]
     names = {string_attributes(node).get("name") for node in nodes if sources.lacks(node, method)}
-    return (
-        frozenset(name for name in names if name is not None)
-        | _scripts(sources, module).keys()
-        | _functions(sources, module)
-    )
+    classes = frozenset(name for name in names if name is not None)
+    return classes | _scripts(sources, module).keys() | _functions(sources, module)
 
 
 def _constructor(node: ast.ClassDef) -> Arguments:
@@ -152,10 +149,8 @@ def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     trees = [sources.tree(each) for each in files if each.endswith(".py")]
     uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
     why = "is a script that owns its loop, which one process runs"
-    reasons = {
-        name: "" if "{devices}" in str(script.get("launch")) else why
-        for name, script in _scripts(sources, module).items()
-    }
+    launches = {name: str(script.get("launch")) for name, script in _scripts(sources, module).items()}
+    reasons = {name: "" if "{devices}" in launch else why for name, launch in launches.items()}
     for node in [each for each in sources.tree(module).body if isinstance(each, ast.ClassDef)]:
         if name := string_attributes(node).get("name"):
             reasons[name] = _single_rank_reason(*sources.line(module, node), uses)

@@ -77,9 +77,8 @@ def check_configurations(
     for number, suggestion in enumerate(suggestions):
         place = f"suggestions[{number}]"
         try:
-            draws = sample_suggestion(
-                space, suggestion_key(spec.sampling_seed, before + number), suggested_values(space, suggestion)
-            )
+            key, values = suggestion_key(spec.sampling_seed, before + number), suggested_values(space, suggestion)
+            draws = sample_suggestion(space, key, values)
             first = next(draws, None)
         except SequenceError as error:
             raise FieldError(join_path(place, error.field), error.problem) from None

@@ -143,9 +143,8 @@ def load_model(model: nn.Module, saved: Mapping[str, Any], is_whole: bool = True
     is_whole: otherwise missing names keep their values.
     """
     there = model.state_dict()
-    model.load_state_dict(
-        {name: _divide_value(value, there.get(name)) for name, value in saved.items()}, strict=is_whole
-    )
+    divided = {name: _divide_value(value, there.get(name)) for name, value in saved.items()}
+    model.load_state_dict(divided, strict=is_whole)
 
 
 def load_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], device: str) -> None:

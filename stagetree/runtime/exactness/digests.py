@@ -257,9 +257,8 @@ class Digest:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    last = tensor.storage_offset() + sum(
-        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    last = tensor.storage_offset() + reach
     if tensor.untyped_storage().nbytes() < (last + 1) * tensor.element_size():
         return b""  # FSDP frees the storages of parameters between steps
     flat = tensor.reshape(-1)

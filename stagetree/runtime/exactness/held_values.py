@@ -117,9 +117,8 @@ def _is_stateless(value: Any) -> bool:
     if type(value) is not FunctionType:
         return False
     defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-    return not (value.__closure__ or vars(value)) and all(
-        each is None or type(each) in PLAIN_TYPES for each in defaults
-    )
+    is_plain = all(each is None or type(each) in PLAIN_TYPES for each in defaults)
+    return is_plain and not (value.__closure__ or vars(value))
 
 
 def _parts_to_name(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -192,9 +191,8 @@ def _functions(modules: Iterable[ModuleType], left_out: Container[str]) -> Itera
     """The functions of these modules and their classes, to detect replaced ones."""
     for module in modules:
         file = (getattr(module, "__file__", None) or module.__name__).rpartition("/")[2]
-        kinds = [
-            each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
-        ]
+        classes = [each for each in vars(module).values() if isinstance(each, type)]
+        kinds = [each for each in classes if each.__module__ == module.__name__]
         spaces: list[tuple[str, str, Mapping[str, Any]]] = [("", f" (a global of {file})", vars(module))]
         spaces += [(f"{kind.__name__}.", " (of the class)", vars(kind)) for kind in kinds]
         for before, where, names in spaces:

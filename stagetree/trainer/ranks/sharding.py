@@ -136,9 +136,8 @@ class Sharding:
         self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
     ) -> None:
         """Compute the gradient of a whole batch in all parameters. part: adds the gradient of a shard."""
-        batch = BatchInShards(
-            whole, shards_in(whole, self.shards), gradient_parameters(model, optimizer), ModelBuffers(model)
-        )
+        spans, parameters = shards_in(whole, self.shards), gradient_parameters(model, optimizer)
+        batch = BatchInShards(whole, spans, parameters, ModelBuffers(model))
         self.means.samples, self.means.is_counted = len(whole.indices), False
         before, tree = generators.state(self._device), TreeSum()
         for shard in (own := self.own_shards()):
