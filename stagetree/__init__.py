@@ -51,15 +51,7 @@ if TYPE_CHECKING:
     from stagetree.sequences.values import mix, shares
     from stagetree.space import Space
     from stagetree.space.conditions import when
-    from stagetree.space.distributions import (
-        Choice,
-        LogRandInt,
-        LogUniform,
-        Normal,
-        RandInt,
-        SpaceError,
-        Uniform,
-    )
+    from stagetree.space.distributions import Choice, LogRandInt, LogUniform, Normal, RandInt, SpaceError, Uniform
     from stagetree.space.notation import choice, lograndint, loguniform, normal, randint, uniform
     from stagetree.space.where import WhereError
     from stagetree.spec import Problem, SpecError, StudySpec, TrialSpec
@@ -177,15 +169,7 @@ _HOMES = {
     "client.trial_requests": ("Result",),
     "trainer.command": ("CommandTrainer",),
     "space.conditions": ("when",),
-    "space.distributions": (
-        "Choice",
-        "LogRandInt",
-        "LogUniform",
-        "Normal",
-        "RandInt",
-        "SpaceError",
-        "Uniform",
-    ),
+    "space.distributions": ("Choice", "LogRandInt", "LogUniform", "Normal", "RandInt", "SpaceError", "Uniform"),
     "space.notation": ("choice", "lograndint", "loguniform", "normal", "randint", "uniform"),
     "errors": (
         "Conflict",

@@ -135,11 +135,7 @@ class Run:
         self.streamed: list[Any] = []
 
     def state(
-        self,
-        *,
-        save: Callable[[], Any],
-        load: Callable[[Any], None],
-        evaluate: Callable[[], Mapping[str, float]],
+        self, *, save: Callable[[], Any], load: Callable[[Any], None], evaluate: Callable[[], Mapping[str, float]]
     ) -> None:
         """Set how the whole state is saved, loaded and evaluated. Each may be called between any two steps, or never.
 
@@ -248,13 +244,7 @@ class _ByHand(Run):
     """The run of a script that was started by hand: one configuration, and no checkpoints."""
 
     def __init__(
-        self,
-        args: Mapping[str, Any],
-        seed: int,
-        device: str,
-        hp: Mapping[str, Any],
-        steps: int,
-        eval_every: int | None,
+        self, args: Mapping[str, Any], seed: int, device: str, hp: Mapping[str, Any], steps: int, eval_every: int | None
     ) -> None:
         super().__init__(args, seed, device)
         self._hp: dict[str, Sequence] = {name: parse(value, name) for name, value in hp.items()}

@@ -28,13 +28,7 @@ USED = [
     "parallelTrialCount",
     "parameters",
 ]
-SAMPLERS = {
-    "bayesianoptimization": "gp",
-    "cmaes": "cmaes",
-    "multivariate-tpe": "tpe",
-    "sobol": "sobol",
-    "tpe": "tpe",
-}
+SAMPLERS = {"bayesianoptimization": "gp", "cmaes": "cmaes", "multivariate-tpe": "tpe", "sobol": "sobol", "tpe": "tpe"}
 
 
 def is_katib(content: Any) -> bool:

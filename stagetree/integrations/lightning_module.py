@@ -115,9 +115,7 @@ CALLED = frozenset(
     }
 )
 
-DATA_METHODS = frozenset(
-    {"prepare_data", "setup", "train_dataloader", "val_dataloader", "on_after_batch_transfer"},
-)
+DATA_METHODS = frozenset({"prepare_data", "setup", "train_dataloader", "val_dataloader", "on_after_batch_transfer"})
 
 _BATCH = "do the same with an argument such as clip_grad_norm, in `after_step`, or in a `train_batch` of your trainer"
 _STATE = "register the value as a buffer of the module"

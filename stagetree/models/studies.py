@@ -194,10 +194,7 @@ class StudyStory(Answer, needs=()):
     within_noise: list[int] = Field(
         default=[], description="trials whose repeats differ from the best by less than 2 standard errors"
     )
-    noise: str = Field(
-        default="",
-        description="a sentence on these trials or on equal results, with advice",
-    )
+    noise: str = Field(default="", description="a sentence on these trials or on equal results, with advice")
     sharers: int = Field(description="the number of other trials that share the `shared_beginning` of the best one")
     shared_beginning: int = Field(
         description="the length of that beginning in steps, chosen so that most steps are shared in all"
@@ -235,8 +232,7 @@ class StudyAnswer(Answer, needs=("study", "state")):
         "an error in its tuner or plan, which the scheduler retries",
     )
     begins: dict[str, Any] | None = Field(
-        default=None,
-        description="its initial weights: a `text`; `file`, or `study`, `trial` and `step`; `sha256`",
+        default=None, description="its initial weights: a `text`; `file`, or `study`, `trial` and `step`; `sha256`"
     )
     inputs: list[dict[str, Any]] | None = Field(
         default=None, description="its inputs at the time of submission: `path`, `files`, `bytes`, `sha256`"
@@ -246,8 +242,7 @@ class StudyAnswer(Answer, needs=("study", "state")):
         description="the number of lanes of its packs, the reason, and measurements on each kind of device",
     )
     gpu_sharing: list[dict[str, Any]] | None = Field(
-        default=None,
-        description="the slowdown of a step while several slots of a GPU were busy, and the gain",
+        default=None, description="the slowdown of a step while several slots of a GPU were busy, and the gain"
     )
     ending: str | None = Field(
         default=None, description="the limit that ended it before its tuner did: target, patience, max_time or a budget"

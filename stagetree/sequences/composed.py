@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from stagetree.sequences.base import (
-    Sequence,
-    check_count,
-    check_list,
-    check_number,
-    parse,
-    pieces_from,
-    set_field,
-)
+from stagetree.sequences.base import Sequence, check_count, check_list, check_number, parse, pieces_from, set_field
 from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
 from stagetree.sequences.values import common_numbers

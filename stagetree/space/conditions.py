@@ -19,14 +19,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from stagetree.sequences import (
-    Constant,
-    Sequence,
-    SequenceError,
-    did_you_mean,
-    equality_key,
-    parse,
-)
+from stagetree.sequences import Constant, Sequence, SequenceError, did_you_mean, equality_key, parse
 from stagetree.space.distributions import SpaceError, plain
 
 

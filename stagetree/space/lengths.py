@@ -13,13 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagetree.sequences import (
-    Constant,
-    Sequence,
-    SequenceError,
-    check_count,
-    last_change,
-)
+from stagetree.sequences import Constant, Sequence, SequenceError, check_count, last_change
 from stagetree.space.conditions import split
 from stagetree.space.distributions import Range, SpaceError
 from stagetree.space.patterns import is_random, read_pattern, unfold_entry

@@ -246,8 +246,7 @@ def _check_steps(spec: CountedStudy, limits: Limits) -> None:
             check_steps(f"tuner.{name}", most, every, limits)
     if (rate := getattr(tuner, "early_stopping_rate", 0)) and _lowest_rung(tuner, rate, limits.steps) > limits.steps:
         raise SequenceError(
-            "tuner.early_stopping_rate",
-            f"must leave the lowest rung at {limits.steps:,} steps at most, got {rate}",
+            "tuner.early_stopping_rate", f"must leave the lowest rung at {limits.steps:,} steps at most, got {rate}"
         )
 
 

@@ -38,14 +38,7 @@ from stagetree.spec.fields import (
     aliased,
     as_where,
 )
-from stagetree.spec.objectives import (
-    MOST_CONSTRAINTS,
-    MOST_METRICS,
-    Constraints,
-    Metrics,
-    Mode,
-    check_objectives,
-)
+from stagetree.spec.objectives import MOST_CONSTRAINTS, MOST_METRICS, Constraints, Metrics, Mode, check_objectives
 from stagetree.spec.suggestions import (
     MOST_STUDIES,
     MOST_SUGGESTIONS,
@@ -158,8 +151,7 @@ class StudySpec(SpecModel):
     metric: Text = Field(description="the name of a metric that the trainer's evaluate returns")
     mode: Mode = aliased("mode", "max or min: whether more or less of the metric is better")
     metrics: Metrics = Field(
-        default=[],
-        description=f"a list of at most {MOST_METRICS} objects with name and mode, the first of them metric",
+        default=[], description=f"a list of at most {MOST_METRICS} objects with name and mode, the first of them metric"
     )
     constraints: Constraints = Field(
         default=[],

@@ -16,17 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer.base import Trainer
-from stagetree.trainer.data_order import (
-    LARGE,
-    ORDER,
-    Batching,
-    BatchSpan,
-    Indices,
-    Order,
-    generator_of,
-    parts,
-    shuffle,
-)
+from stagetree.trainer.data_order import LARGE, ORDER, Batching, BatchSpan, Indices, Order, generator_of, parts, shuffle
 from stagetree.trainer.mixed_streams import MixedOrder, MixedStream, is_named, source_of
 from stagetree.trainer.ranks.parallel import sharding_of
 from stagetree.trainer.sample_loading import Loading, SampleReader, Samples, reader

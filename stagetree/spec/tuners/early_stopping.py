@@ -162,9 +162,7 @@ class StopHopeless(SpecPart):
     )
     delta: float = Field(default=0.05, ge=0, le=1, description="a number from 0 to 1: less likely trials end")
     max_steps: Count | None = aliased(
-        "max_steps",
-        "a number of steps, at least 1: the step to predict, if the tuner does not define it",
-        default=None,
+        "max_steps", "a number of steps, at least 1: the step to predict, if the tuner does not define it", default=None
     )
     keep_top: float = _keep_top()
     bounds: Bounds = Field(
