@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stagetree.runtime.scripts import launched_trainer as launched
+from stagetree.runtime.scripts.launched_trainer import LaunchedTrainer
 from stagetree.runtime.scripts.script_trainer import script_trainer
 from stagetree.source.discovery import scripts
 from stagetree.source.environment_writes import may_set_environment
@@ -46,8 +46,10 @@ def load_trainer(path: str | Path, name: str) -> type[Trainer]:
     """The trainer of that name in a file. Raises `TrainerFileError`, and the file's own errors."""
     imports = imports_of(Path(path).resolve())
     if name in (scripts_here := scripts(path, imports.files)):
-        launch = scripts_here[name].get("launch")
-        return _launched_trainer(name, launch, scripts_here[name], imports) if launch else script_trainer(name, imports)
+        if not (launch := scripts_here[name].get("launch")):
+            return script_trainer(name, imports)
+        members = {"__module__": __name__, "name": name, "file": imports.path, "version": imports.version}
+        return type("Script", (LaunchedTrainer,), {**members, "launch": launch, "defaults": scripts_here[name]})
     for value in vars(imports.module()).values():
         if isinstance(value, type) and issubclass(value, Trainer) and value.__dict__.get("name") == name:
             if issubclass(value, CommandTrainer):
@@ -94,14 +96,6 @@ def _names_of_code(file: str, count: int, newest: str) -> list[str]:
     nothing: dict[str, Any] = {}
     modules = list(sys.modules.items())
     return [name for name, each in modules if getattr(each, "__dict__", nothing).get("__file__") in files]
-
-
-def _launched_trainer(
-    name: str, launch: str, defaults: Mapping[str, Any], imports: Imports
-) -> type[launched.LaunchedTrainer]:
-    """The trainer class of a script that is launched as several processes."""
-    members = {"__module__": __name__, "name": name, "file": imports.path, "version": imports.version}
-    return type("Script", (launched.LaunchedTrainer,), {**members, "launch": launch, "defaults": defaults})
 
 
 PACKAGES = frozenset({"PIL", "numpy", "pandas", "scipy", "sklearn", "torchvision"})
