@@ -60,55 +60,16 @@ class CommandTrainer(TrainsAhead):
     folder: ClassVar[Path] = Path()
     """The working directory of the program: the folder of the trainer's file."""
 
-    caches = ("_programs",)
+    caches = (
+        *("_words", "_args", "_step", "_hp", "_expected", "_program", "_base", "_trained", "_measured"),
+        *("_number", "_folder"),
+    )
 
     def __init__(self, *, seed: int, device: str, **trainer_args: Any) -> None:
         super().__init__(seed=seed, device=device, **trainer_args)
-        words, args = _words(type(self), trainer_args), {**self.defaults, **trainer_args}
-        self._programs = _Programs(type(self), words, {**args, "seed": seed, "device": device})
-
-    def setup(self, hp: dict[str, Any]) -> None:
-        self._programs.hp = {**self._programs.hp, **hp}
-
-    def expect(self, stop: int, evaluate: frozenset[int], at: Callable[[int], Values]) -> None:
-        self._programs.expect(stop, evaluate, at)
-
-    def train(self) -> None:
-        self._programs.train()
-        self._log_all()
-
-    def settle(self) -> tuple[int, Mapping[int, Mapping[str, float]]]:
-        passed = self._programs.settle()
-        self._log_all()
-        return self._programs.step, passed
-
-    def evaluate(self) -> dict[str, float]:
-        return self._programs.evaluate()
-
-    def state_dict(self) -> dict[str, Any]:
-        base = self._programs.reach()
-        return {"step": self._programs.step, "checkpoint": None if base is None else _read(base)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._programs.load(state["step"], state["checkpoint"])
-
-    def close(self) -> None:
-        self._programs.close()
-
-    def _log_all(self) -> None:
-        for name, value in self._programs.take_logged():
-            self.log(name, value)
-
-
-class _Programs:
-    """The programs that a trainer starts, one after the other, and the checkpoints between them.
-
-    step: the runner's. hp: the values in force at it.
-    """
-
-    def __init__(self, kind: type[CommandTrainer], words: Sequence[str], args: Values) -> None:
-        self._kind, self._words, self._args = kind, words, args
-        self.step, self.hp = 0, dict[str, Any]()
+        self._words = _words(type(self), trainer_args)
+        self._args = {**self.defaults, **trainer_args, "seed": seed, "device": device}
+        self._step, self._hp = 0, dict[str, Any]()  # the runner's, and the values in force at it
         self._expected: tuple[int, frozenset[int], Callable[[int], Values]] = (0, frozenset(), lambda step: {})
         self._program: Program | None = None
         self._base: tuple[int, Path | None] = (0, None)  # the newest checkpoint and its step
@@ -117,100 +78,104 @@ class _Programs:
         self._number = 0
         self._folder = folder_for_programs()
 
+    def setup(self, hp: dict[str, Any]) -> None:
+        self._hp = {**self._hp, **hp}
+
     def expect(self, stop: int, evaluate: frozenset[int], at: Callable[[int], Values]) -> None:
-        """As `CommandTrainer.expect`. A program that would go too far is stopped, and another one started."""
+        """See `TrainsAhead.expect`. A program that would go too far is stopped, and another one started."""
         self._expected = (stop, evaluate, at)
         program = self._program
-        if program is not None and self.step < stop < program.order.stop and program.stop() is None:
+        if program is not None and self._step < stop < program.order.stop and program.stop() is None:
             self._end()
 
     def train(self) -> None:
-        """Train one step."""
         program = self._program
-        if program is None or not program.order.trains(self.step, self.hp):
-            self.reach()
+        if program is None or not program.order.trains(self._step, self._hp):
+            self._reach()
             program = self._start(*self._coming())
-        program.wait_for(self.step + 1)
-        self.step += 1
-        self._trained.append(self.hp)
-
-    def take_logged(self) -> list[tuple[str, Any]]:
-        """The values logged up to the runner's step, each once."""
-        return [] if self._program is None else list(self._program.take_logged(self.step))
+        program.wait_for(self._step + 1)
+        self._step += 1
+        self._trained.append(self._hp)
+        self._log_all()
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics after the runner's step."""
         program = self._program
-        if program is not None and self.step in program.order.evaluate:
-            return program.metrics(self.step)
-        if self.step not in self._measured:
-            self.reach()
-            program = self._start([], frozenset({self.step}))
-            self._measured = {self.step: program.metrics(self.step)}
+        if program is not None and self._step in program.order.evaluate:
+            return program.metrics(self._step)
+        if self._step not in self._measured:
+            self._reach()
+            program = self._start([], frozenset({self._step}))
+            self._measured = {self._step: program.metrics(self._step)}
             program.finish()
             self._end()
-        return self._measured[self.step]
+        return self._measured[self._step]
 
-    def settle(self) -> dict[int, dict[str, float]]:
-        """Stop a running program and advance to the step that it reached. Returns the metrics of the steps in between.
+    def settle(self) -> tuple[int, Mapping[int, Mapping[str, float]]]:
+        """See `TrainsAhead.settle`. If the running program saved no state, the runner's step stays."""
+        program, before, passed = self._program, self._step, dict[int, dict[str, float]]()
+        if program is not None and program.order.stop > before:
+            if (reached := program.stop()) is None:
+                self._end()
+            else:
+                evaluated = [step for step in program.order.evaluate if before < step < reached]
+                passed = {step: program.metrics(step) for step in evaluated}
+                self._trained += program.order.values[before - program.order.start :]
+                self._step = reached
+        self._log_all()
+        return self._step, passed
 
-        If it saved no state, the runner's step stays.
-        """
-        program, before = self._program, self.step
-        if program is None or program.order.stop <= before:
-            return {}
-        if (reached := program.stop()) is None:
-            self._end()
-            return {}
-        passed = {step: program.metrics(step) for step in program.order.evaluate if before < step < reached}
-        self._trained += program.order.values[before - program.order.start :]
-        self.step = reached
-        return passed
+    def state_dict(self) -> dict[str, Any]:
+        base = self._reach()
+        return {"step": self._step, "checkpoint": None if base is None else _read(base)}
 
-    def reach(self) -> Path | None:
-        """The checkpoint at the runner's step; None at the beginning. Steps whose state is lost are trained again."""
-        program = self._program
-        if program is not None and program.order.stop == self.step:
-            program.finish()
-            self._adopt(program)
-        self._end()
-        if self._base[0] != self.step:
-            again = self._start(self._trained, frozenset())
-            again.finish()
-            self._adopt(again)
-        return self._base[1]
-
-    def load(self, step: int, checkpoint: Mapping[str, Any] | None) -> None:
-        """Continue from a saved checkpoint."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._end()
         path = None
-        if checkpoint is not None:
-            path = self._new_folder() / self._kind.checkpoint
-            _write(path, checkpoint)
-        self._become(step, path)
-        self.step, self._measured = step, {}
+        if state["checkpoint"] is not None:
+            path = self._new_folder() / self.checkpoint
+            _write(path, state["checkpoint"])
+        self._become(state["step"], path)
+        self._step, self._measured = state["step"], {}
 
     def close(self) -> None:
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _log_all(self) -> None:
+        """Log the values that the program has logged up to the runner's step, each once."""
+        for name, value in list(self._program.take_logged(self._step)) if self._program else ():
+            self.log(name, value)
+
+    def _reach(self) -> Path | None:
+        """The checkpoint at the runner's step; None at the beginning. Steps whose state is lost are trained again."""
+        program = self._program
+        if program is not None and program.order.stop == self._step:
+            program.finish()
+            self._adopt(program)
+        self._end()
+        if self._base[0] != self._step:
+            again = self._start(self._trained, frozenset())
+            again.finish()
+            self._adopt(again)
+        return self._base[1]
+
     def _coming(self) -> tuple[list[Values], frozenset[int]]:
         """The values of the steps to train in one go, and the steps to evaluate."""
         stop, evaluate, at = self._expected
-        if self.step >= stop or not is_same_value(at(self.step), self.hp):
-            return [self.hp], frozenset()
-        return [at(step) for step in range(self.step, stop)], frozenset(each for each in evaluate if each > self.step)
+        if self._step >= stop or not is_same_value(at(self._step), self._hp):
+            return [self._hp], frozenset()
+        return [at(step) for step in range(self._step, stop)], frozenset(each for each in evaluate if each > self._step)
 
     def _start(self, values: Sequence[Values], evaluate: frozenset[int]) -> Program:
-        for path, content in self._kind.sources.items():
+        for path, content in self.sources.items():
             if not path.is_file() or path.read_bytes() != content:
                 raise RuntimeError(f"{path} has changed since this version of the trainer was loaded")
         (start, base), folder = self._base, self._new_folder()
-        order = ProgramOrder(start, values, evaluate, folder / self._kind.checkpoint)
+        order = ProgramOrder(start, values, evaluate, folder / self.checkpoint)
         told = {"from": base or "", "to": order.checkpoint, "start": start, "stop": order.stop, **order.files}
         told["evaluate"] = ",".join(map(str, sorted(evaluate)))
         words = [word.format_map({**self._args, **told}) for word in self._words]
-        self._program = Program(words, order, self._kind.folder)
+        self._program = Program(words, order, self.folder)
         return self._program
 
     def _adopt(self, program: Program) -> None:
