@@ -153,9 +153,8 @@ class Batched(AttentionFunctionMode):
         if numbers.dim() < 2 or not all(self._has_lanes(each) and self._rows(each).is_contiguous() for each in kept):
             return None
         rows = self._rows(numbers).movedim(0, 1).flatten(1, 2)
-        mean, var, factor, added = (
-            None if each is None else self._rows(each).flatten() for each in (running_mean, running_var, weight, bias)
-        )
+        given = (running_mean, running_var, weight, bias)
+        mean, var, factor, added = (None if each is None else self._rows(each).flatten() for each in given)
         return self._split_channels(functional.batch_norm(rows, mean, var, factor, added, training, momentum, eps))
 
     def layer_norm(

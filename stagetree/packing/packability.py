@@ -17,14 +17,11 @@ from stagetree.trainer import Trainer
 from stagetree.trainer.torch_trainer import TorchTrainer
 
 VMAP_ERRORS = (
-    ("control flow", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
-    (".item()", "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
-    ("data-dependent shapes", "in its loss the shape of a tensor depends on values"),
-    ("dynamic shape", "in its loss the shape of a tensor depends on values"),
-    ("inplace", "its loss writes into a tensor that all trials share"),
-    ("in-place", "its loss writes into a tensor that all trials share"),
-    ("random", "its loss draws random numbers in a way that cannot be shared"),
-    ("autograd.Function", "its loss uses an autograd function of its own that has no `vmap`"),
+    (("control flow", ".item()"), "its loss asks a tensor for its value (`.item()`, `float(...)`, `if`)"),
+    (("data-dependent shapes", "dynamic shape"), "in its loss the shape of a tensor depends on values"),
+    (("inplace", "in-place"), "its loss writes into a tensor that all trials share"),
+    (("random",), "its loss draws random numbers in a way that cannot be shared"),
+    (("autograd.Function",), "its loss uses an autograd function of its own that has no `vmap`"),
 )
 """Parts of torch's error messages under `vmap`, and the reason to report for them."""
 
@@ -94,8 +91,8 @@ def explain_error(error: Exception) -> NotPackable:
     text = str(error)
     if is_out_of_memory(error):
         return NotPackable("there is too little memory for this many models at once: choose fewer lanes", is_own=False)
-    for sign, sentence in VMAP_ERRORS:
-        if sign in text:
+    for signs, sentence in VMAP_ERRORS:
+        if any(sign in text for sign in signs):
             return NotPackable(sentence)
     return NotPackable(f"its loss does not work for several models at once: {type(error).__name__}: {text[:200]}")
 

@@ -84,9 +84,8 @@ class SourceCollector:
             self._needs(text, namespace_of(value), name)
             return text
         if isinstance(value, type | FunctionType) or (home := home_of(value, name)):
-            module, attribute = (
-                (value.__module__, value.__qualname__) if hasattr(value, "__qualname__") else (home, name)
-            )
+            is_named = hasattr(value, "__qualname__")
+            module, attribute = (value.__module__, value.__qualname__) if is_named else (home, name)
             self._keep(module)
             return f"from {module} import {attribute}" + (f" as {name}" if name != attribute else "")
         if is_plain(value) and len(text := repr(value)) <= _MAX_LENGTH:
