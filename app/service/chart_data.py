@@ -10,8 +10,7 @@ from app.domain.search_plan import get_trial
 from app.events import StudyRecord
 from app.service.services import HttpProblem, Services
 from app.service.views import documents, film, film_files, pictures, side_by_side, trial_order
-from stagetree.models.pages import History, Importance, Rungs, Schedules, Timeline, Tree
-from stagetree.models.sharing import SideBySide
+from stagetree.models.pages import History, Importance, Rungs, Schedules, SideBySide, Timeline, Tree
 
 
 def tree(use: Services, row: StudyRecord, points: int, at: int | None = None) -> Tree:

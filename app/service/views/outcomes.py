@@ -18,7 +18,7 @@ from stagetree.models.studies import Best, Exactness
 from stagetree.models.trials import Outcome
 from stagetree.text import mark_sentence, unread_text
 
-Ranked = Sequence[tuple[search_plan.Trial, results.MeasuredValue]]
+Ranked = Sequence[tuple[Trial, results.MeasuredValue]]
 
 _make_outcome = constructor_without_validation(Outcome)
 
