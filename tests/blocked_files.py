@@ -18,10 +18,11 @@ needs_leases = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ha
 
 @contextmanager
 def blocked(path: Path) -> Iterator[None]:
-    """Whoever opens this file waits in the kernel, as at a dead mount: a lease is on it, which Linux takes back after
-    45 s. Its size and times can be read.
+    """To open this file blocks in the kernel, as on a dead mount: the file has a lease, which Linux revokes after 45 s.
+
+    Its size and times can be read.
     """
-    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # it says that somebody waits
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent when another process waits for the file
     file = os.open(path, os.O_RDWR)
     try:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -44,7 +45,7 @@ KINDS = {
     "circle": "cannot be read: Too many levels",
     "folder of all": "",
 }
-"""What a path may be, and what is said of it; of the last, which can be read, nothing."""
+"""Kinds of paths, and the problem reported for each. The last can be read."""
 
 
 def make(kind: str, folder: Path) -> str:

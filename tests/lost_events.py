@@ -25,7 +25,7 @@ WITHOUT_THE_LAST = (
 
 @contextmanager
 def lost(log: EventLog) -> Iterator[None]:
-    """What is appended within the block is lost at its end. Rows of a database stay as they are."""
+    """At the end of the block, the log loses the events appended in it. Other rows of a database stay."""
     head, put_back = log.head(), log.replica() if isinstance(log, MemoryLog) else None
     yield
     if put_back is not None:

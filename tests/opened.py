@@ -1,6 +1,6 @@
-"""What this process has open, to compare before and after.
+"""The open files of this process, to compare before and after.
 
-The names and not their sizes: other threads, such as those of a store's client, may close files meanwhile.
+The names, not their sizes: other threads, such as a store client's, may close files meanwhile.
 """
 
 from __future__ import annotations

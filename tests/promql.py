@@ -175,7 +175,7 @@ class Expression:
         self._tokens = list(self._split(self.text))
         self.evaluate: Evaluate = self._sets()
         if self._tokens:
-            raise NotUnderstood(f"{self.text!r} goes on with {self._tokens[0]!r}")
+            raise NotUnderstood(f"{self.text!r}: {self._tokens[0]!r} is not expected there")
 
     @staticmethod
     def _split(text: str) -> Iterator[str]:
@@ -231,7 +231,7 @@ class Expression:
             return left
         holds, token = COMPARE[self._next()], self._next()
         if not re.fullmatch(r"\d+(\.\d+)?", token):
-            raise NotUnderstood(f"{self.text!r} compares with {token!r}, and only numbers are known")
+            raise NotUnderstood(f"{self.text!r} compares with {token!r}, which is no number")
         number = float(token)
         return lambda samples, at: {each: value for each, value in left(samples, at).items() if holds(value, number)}
 

@@ -263,7 +263,7 @@ class Cluster(Service):
         self.processes[name].wait(PATIENCE)
 
     def restart(self, *names: str, **settings: str) -> None:
-        """Start processes again, and kill those that have not ended."""
+        """Start processes again. Kill the ones that still run."""
         for name in names:
             if self.processes[name].poll() is None:
                 self.kill(name)
@@ -301,7 +301,7 @@ def bucket() -> Iterator[dict[str, str]]:
     host, port = server.get_host_and_port()
     environment = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_ACCESS_KEY_ID": "unknown",
         "AWS_SECRET_ACCESS_KEY": "nothing",
         "AWS_DEFAULT_REGION": "us-east-1",
     }

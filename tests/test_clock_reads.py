@@ -10,8 +10,8 @@ from stacks import ROOT
 DATES = {
     "app/agents/status.py": "since when a stage trains, by its own date",
     "app/cli/delete.py": "when a study was deleted, or a checkpoint given up",
-    "app/cli/events.py": "since when events are asked for",
-    "app/cli/store.py": "for how long a study has gone on",
+    "app/cli/events.py": "the beginning of the requested events",
+    "app/cli/store.py": "the age of a study",
     "app/cli/archive.py": "when a plan was archived, and which are old",
     "app/cli/backup.py": "when a backup was made",
     "app/cli/study_actions.py": "when a study was struck",

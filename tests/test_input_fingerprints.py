@@ -138,7 +138,7 @@ def test_what_vanishes_from_a_folder_is_left_out(tmp_path: Path, monkeypatch: py
 
 
 def test_what_is_outside_of_the_folders_is_neither_counted_nor_hashed(tmp_path: Path) -> None:
-    """Not even by a link in them: its size and hash would say what is in a secret."""
+    """Not even through a link in them: size and hash would reveal a secret's content."""
     inside, secret = tmp_path / "data", tmp_path / "secret"
     inside.mkdir()
     (inside / "link").symlink_to(secret)

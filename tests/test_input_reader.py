@@ -1,4 +1,4 @@
-"""Reading in a process of its own: what blocks it, kills it or ends it holds nobody up."""
+"""Inputs are read in a process of their own: a blocked, killed or ended reader delays no caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reader() -> Iterator[InputReader]:
 
 
 def processes() -> list[psutil.Process]:
-    """Those that read for this one."""
+    """The reader processes of this process."""
     found = psutil.Process().children()
     return [each for each in found if each.status() != psutil.STATUS_ZOMBIE and "app.input_process" in each.cmdline()]
 
@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_is_a_sentence_and_the_next_one_reads(reader: I
         [problem] = reader.read([question], kill)
     assert type(problem) is InputUnread and str(problem) == f"{file} was not read: its process has ended"
     assert reader.read([question])[0]["files"] == 1
-    kill("", 0.0)  # while it serves nobody
+    kill("", 0.0)  # while it is idle
     wait_for("its end", lambda: not processes())
     assert reader.read([question])[0]["files"] == 1
 

@@ -20,7 +20,7 @@ t_count 3
 
 
 def named(vector: Vector) -> dict[str, float]:
-    """By the labels in alphabetical order, without those of the target."""
+    """The values by their labels in alphabetical order, without the labels of the target."""
     return {
         ",".join(f"{name}={text}" for name, text in sorted(labels) if name not in (NAME, "job", "instance")): value
         for labels, value in vector.items()

@@ -54,7 +54,7 @@ def test_it_passes_on(proxy: Proxy) -> None:
 def many_open_files() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] < 2 * SELECTABLE:
-        pytest.skip("this machine does not let a process have so many files open")
+        pytest.skip("the limit of open files is too low on this machine")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * SELECTABLE), before[1]))
     with ExitStack() as opened:
         for _ in range(SELECTABLE):

@@ -5,8 +5,9 @@ checked out does, so that the next ones have other parts. At night, and outside 
 of a file that is marked `slow(together=True)` share something dear, and run in one part.
 
 A test is slow if it takes more than a second of processors, all its cases together: 530 of 3,300 tests took nine tenths
-of the time, since they start real processes. In the night alone nobody who submits would run them. With turns, a defect
-that only they show is found a few submissions later. Some tests on real processes run each time, in each room.
+of the time, since they start real processes. If they ran at night only, no submission would run them. With
+turns, a defect that only they show appears a few submissions later. Some tests on real processes run at each
+submission, in each part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Studies that begin from weights and name their inputs, over REST: which are found, refused and shown."""
+"""Studies with `begin_from` and `inputs` over REST: lookups, refusals and views."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_study_begins_from_a_trial_of_another(
     assert b"".join(use.store.read(key)) == b"".join(use.store.read(original))  # its own: the other may be deleted
     field, problem = refused(http, begin_from={"study": tuned, "step": 7})
     assert field == "begin_from" and "after step 7 is not kept; the steps that are: " in problem
-    assert "there is no study nobody" in refused(http, begin_from={"study": "nobody"})[1]
+    assert "there is no study unknown" in refused(http, begin_from={"study": "unknown"})[1]
 
 
 def test_what_cannot_be_begun_from_is_refused_in_a_sentence(http: TestClient, files: Path, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_over_rest_the_price_comes_first(http: TestClient, done: str) -> None:
     assert made.status_code == 201 and made.json()["new"] == 5
     assert made.json()["trial"]["reason"] == {"by": "user", "branch_of": 0, "at": 10}
     again = http.post(f"/studies/{done}/trials:branch", json=body, params={"preview": True}).json()
-    assert (again["shared"], again["new"]) == (15, 0), "the same is asked for already"
+    assert (again["shared"], again["new"]) == (15, 0), "an equal branch is requested already"
 
 
 def test_a_body_that_is_wrong(http: TestClient, done: str) -> None:

@@ -104,8 +104,8 @@ def test_the_same_key_is_one_study(client: Client) -> None:
 def test_refusals(client: Client) -> None:
     study = client.submit(STUDY)["study"]
     client.cancel(study)
-    with pytest.raises(NotFound, match="there is no study nobody"):
-        client.study("nobody")
+    with pytest.raises(NotFound, match="there is no study unknown"):
+        client.study("unknown")
     with pytest.raises(Conflict, match="is cancelled and cannot be changed"):
         client.resume(study)
     with pytest.raises(Invalid, match=r"trainer: must be one of digits, letters, got 'digit'; did you mean digits\?"):

@@ -83,8 +83,8 @@ const found = await client.GET("/api/v1/studies/{study}", { params: { path } });
 const done: number | undefined = found.data?.progress.trials.done;
 // @ts-expect-error: a field that answers do not have
 const made = found.data?.progress.trials.made;
-const nobody = await client.GET("/api/v1/studies/{study}", { params: { path: { study: "nobody" } } });
-console.log(JSON.stringify([found.data?.name, done, nobody.error?.status]));
+const unknown = await client.GET("/api/v1/studies/{study}", { params: { path: { study: "unknown" } } });
+console.log(JSON.stringify([found.data?.name, done, unknown.error?.status]));
 """
 PACKAGES = ["openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3"]
 

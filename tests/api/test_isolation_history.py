@@ -45,7 +45,7 @@ def proof(workers: Workers, study: str, kind: VerificationKind = VerificationKin
 
 
 def test_a_verification_is_told_from_training(http: TestClient, tuned: str, workers: Workers) -> None:
-    """It was shown like training, and its steps counted among those of the study."""
+    """Once the history showed a verification as training, and counted its steps as the study's."""
     workers.tune(tuned)
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
     before = http.get(f"/studies/{tuned}").json()["progress"]["steps"]
@@ -66,7 +66,7 @@ def test_what_was_struck_is_not_told_of_the_trials_that_bear_its_numbers(http: T
     assert found["decisions"]["kind"] == ["isolate", "start", "start"]
     assert found["decisions"]["reason"][0] == {"difference": WHY}
     assert [(each["trial"], each["value"]) for each in found["best"]] == [(1, 0.4)]
-    assert found["best"][0]["slot_seconds"] > 1.5, "what was spent on what was struck is spent"
+    assert found["best"][0]["slot_seconds"] > 1.5, "the slot time of a struck result counts"
 
 
 def test_a_moment_before_is_told_as_it_was_then(

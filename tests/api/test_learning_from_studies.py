@@ -55,11 +55,11 @@ def test_it_begins_with_what_another_found(http: TestClient, workers: Workers, s
         workers.tune(study)
         workers.finish(study, workers.assign(study, trial), {"accuracy": 0.5})
     trials = workers.plan(study).studies[study].trials
-    assert foreseen["next"]["hp"] == trials[0].hp, "it proposes what it says"
+    assert foreseen["next"]["hp"] == trials[0].hp, "the view shows the next proposal"
     assert foreseen == http.get(f"/studies/{study}/sampler?at=2").json(), "also later, as of then"
     assert (foreseen["step"], foreseen["results"]) == (None, 4)
     if sampler == "trunks":
-        assert all("price" in trial.reason for trial in trials), "the model is asked from the first trial on"
+        assert all("price" in trial.reason for trial in trials), "the model proposes from the first trial on"
     assert http.post(f"/studies/{study}:replay").json()["identical"]
     _same_from_the_log(workers, study)
 

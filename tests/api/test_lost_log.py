@@ -45,7 +45,7 @@ def test_readiness_finds_a_loss_that_no_request_has_met(http: TestClient) -> Non
 
 
 def test_a_feed_ends_where_the_log_has_lost_events(http: TestClient) -> None:
-    """Its client asks again, and is given what is there."""
+    """Its client requests the feed again, and gets the events that are left."""
     study = http.post("/studies", json=STUDY).json()["study"]
     use: Services = http.app.state.services  # type: ignore[attr-defined]
     feed = use.feed(use.find(study), 0)

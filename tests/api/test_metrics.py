@@ -1,4 +1,4 @@
-"""The numbers for Prometheus: what is in them, and what is told to whom while the database is away."""
+"""The metrics for Prometheus: their values, their scopes, and an outage of the database."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def silent() -> Iterator[int]:
 
 
 def away(port: int) -> FastAPI:
-    url = f"postgresql://nobody@127.0.0.1:{port}/x"
+    url = f"postgresql://unknown@127.0.0.1:{port}/x"
     return create_app(Settings(database_url=url, broker_url="memory://", hosts="test", access="always"))
 
 

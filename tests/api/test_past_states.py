@@ -143,7 +143,7 @@ NOT_OF_A_MOMENT = {
     "/trials/{number}/metrics": "what a trainer logged are rows, and no facts",
     "/trials/{number}/schedules": "what a hyper-parameter does was settled when the trial was added",
     "/environment": "what a plan is trained with is what the first slot of each kind of device saw",
-    "/checkpoint": "the weights that are kept now: those of then may be deleted",
+    "/checkpoint": "the stored weights: earlier ones may be deleted",
     "/log": "it is the log itself, each event with its position",
     "/report": "it is a copy of the page as it is now, which has all moments",
 }

@@ -48,17 +48,19 @@ def check(answer: Any, status: int, detail: str | None = None, **errors: str) ->
         ("GET", "/events"),
     ],
 )
-@pytest.mark.parametrize("name", ["nobody-000000", "No%00body", "..%2f", "x" * 65])
+@pytest.mark.parametrize("name", ["unknown-000000", "No%00where", "..%2f", "x" * 65])
 def test_no_such_study(http: TestClient, method: str, path: str, name: str) -> None:
     body = {"hp": {"lr": 1}, "steps": 1} if path == "/trials" and method == "POST" else None
     answer = http.request(method, f"/studies/{name}{path}", json=body)
     check(answer, 404)
-    if name == "nobody-000000":
-        check(answer, 404, "there is no study nobody-000000")
+    if name == "unknown-000000":
+        check(answer, 404, "there is no study unknown-000000")
 
 
 def test_no_such_study_to_follow(http: TestClient) -> None:
-    check(http.get("/studies/nobody/events", headers={"Accept": "text/event-stream"}), 404, "there is no study nobody")
+    check(
+        http.get("/studies/unknown/events", headers={"Accept": "text/event-stream"}), 404, "there is no study unknown"
+    )
 
 
 @pytest.mark.parametrize("number", [2, -1, 10**30])
@@ -220,7 +222,7 @@ def test_a_body_that_is_too_large(http: TestClient, study: str, path: str) -> No
         ("/studies?limit=0", "limit"),
         ("/studies?limit=1001", "limit"),
         ("/studies?limit=many", "limit"),
-        ("/studies?cursor=nobody", "cursor"),
+        ("/studies?cursor=unknown", "cursor"),
         ("/studies?cursor=%00", "cursor"),
         ("/studies?cursor=" + "9" * 101, "cursor"),
         ("/studies/{study}/trials?cursor=-1", "cursor"),
@@ -279,7 +281,7 @@ def test_the_database_is_away(make_app: MakeApp, path: str) -> None:
 
 
 def test_the_database_is_away_when_something_is_submitted(make_app: MakeApp) -> None:
-    with TestClient(make_app("postgresql://nobody:secret@127.0.0.1:1/x"), base_url=f"http://test{API}") as http:
+    with TestClient(make_app("postgresql://unknown:secret@127.0.0.1:1/x"), base_url=f"http://test{API}") as http:
         answer = http.post("/studies", json=STUDY)
         check(answer, 503)
         assert "secret" not in answer.text

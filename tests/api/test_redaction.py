@@ -53,7 +53,7 @@ def test_no_secret_is_left_in_a_text(secret: str, around: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "trial 3 goes on to step 8: rank 2 of 9",
+        "trial 3 is promoted to step 8: rank 2 of 9",
         "0:42",
         "lr 0.1 → 0.01",
         "and/or",

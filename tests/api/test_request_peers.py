@@ -242,7 +242,7 @@ def session(url: str, forwarded_for: str) -> httpx.Response:
 
 
 def test_a_forged_header_makes_no_caller_a_proxy(behind: Callable[[str], FastAPI]) -> None:
-    """By default uvicorn puts the address of this header in the place of a caller on this machine."""
+    """For a caller on this machine, uvicorn by default reports the address of this header as the caller's."""
     with serving(behind("10.0.3.0/28")) as url:
         for forged in ("10.0.3.1", "10.0.3.1:80", "10.0.3.1, 127.0.0.1"):
             assert session(url, forged).status_code == 401, forged

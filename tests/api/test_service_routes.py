@@ -93,7 +93,7 @@ def test_a_study_says_that_no_slot_has_its_trainer(
 ) -> None:
     """Only the scheduler's log told why it waited."""
     workers.look()
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json(), "the slot has not said yet what it has"
+    assert "waits_for" not in http.get(f"/studies/{tuned}").json(), "the slot has not described itself yet"
     for trainers, has in (({"digits": "2"}, "at version 2"), ({"other": "1"}, "they do not have it at any version")):
         describe(use, trainers)
         (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
@@ -114,7 +114,7 @@ def test_an_audit_says_what_it_waits_for(
     http.post(f"/studies/{tuned}:cancel")
     with use.records.write() as rows:
         rows.slots.retire("gpu1", "worker")
-    assert waits() == [], "nobody has asked for an audit"
+    assert waits() == [], "no audit is requested"
     app.state.services = replace(use, proofs=True)
     assert http.post(f"/studies/{tuned}:audit").json()["exactness"]["audited"]
     assert waits() == ["the audit waits: no slot is at work"]
@@ -261,7 +261,7 @@ def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> No
     settings = Settings(trainers=trainers, hosts="test", **where)
     with pytest.MonkeyPatch.context() as patch, TestClient(create_app(settings)) as http:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        patch.setenv("AWS_ACCESS_KEY_ID", "unknown")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
         assert not_ready(http)["store"]
 

@@ -94,10 +94,10 @@ def test_slots_say_how_far_estimates_were_off_once_they_had_a_few(
     tell(use, workers.stream(tuned), ran(tuned, root, "gpu1", (25, 30), (60.0, 67.5)))
     first, second = http.get("/slots?estimates=true").json()["items"]
     assert first["estimate_error"] == {"error": 0.0, "stages": 4}, "the first had no estimate"
-    assert second["estimate_error"] is None and estimate_error_text(second) is None, "of one stage nothing is said"
+    assert second["estimate_error"] is None and estimate_error_text(second) is None, "one stage is too few for an error"
     assert estimate_error_text(first) == "0% (4 stages)"
     assert estimate_error_text({"estimate_error": {"error": 1.5, "stages": 9}}) == "more than itself (9 stages)"
-    assert http.get("/slots").json()["items"][0]["estimate_error"] is None, "it was not asked for"
+    assert http.get("/slots").json()["items"][0]["estimate_error"] is None, "estimates were not requested"
 
 
 def test_a_preview_says_how_much_memory_such_batches_took(
@@ -154,7 +154,7 @@ def test_why_packs_are_as_wide_as_they_are_is_told_where_it_was_chosen(
     http: TestClient, use: Services, workers: Workers
 ) -> None:
     study = http.post("/studies", json=changed(packing="auto")).json()["study"]
-    assert "packing" not in http.get(f"/studies/{study}").json(), "nothing is known yet"
+    assert "packing" not in http.get(f"/studies/{study}").json(), "no pack is profiled yet"
     profile = e.PackingProfiled(device="the CPU", batch_seconds={"0": 1.0, "2": 1.0}, peak_bytes={})
     tell(use, workers.stream(study), [(0.0, profile), (0.0, e.PackingChosen(width=2, reason="for a reason"))])
     shown = http.get(f"/studies/{study}").json()["packing"]

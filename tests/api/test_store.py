@@ -146,5 +146,5 @@ def test_following_a_study_that_is_over_ends(pair: Pair) -> None:
 
 
 def test_what_is_not_there_is_not_found(pair: Pair) -> None:
-    with pytest.raises(Unknown, match="no study nobody"):
-        pair[1].study("nobody")
+    with pytest.raises(Unknown, match="no study unknown"):
+        pair[1].study("unknown")

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Said:
-    """How a command ended and what it printed."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

@@ -201,6 +201,6 @@ def test_it_says_what_it_waits_for_and_can_be_ended(
             waiting.send_signal(signal.SIGINT)
             assert f"Stopped; {goes_on}" in waiting.stderr.read()
         assert waiting.returncode == 130
-        assert service.client.study(study).exactness.audited, "and goes on where the trainer comes back"
+        assert service.client.study(study).exactness.audited, "the audit resumes when the trainer is back"
         (changed / "trainer.py").write_text(TRAINER)
         assert stagetree("audit", "right", "--server", service.url).code == 0

@@ -1,4 +1,4 @@
-"""A command imports what it uses, and nothing else: each package in vain takes time from all who wait for it."""
+"""A command imports only the packages that it uses: each further one delays its start."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_studies(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert saved_text(done["cost"]["saved_by_sharing"], done["cost"]["saved_by_stopping"]) in line
     listed = next(each for each in stagetree("studies", "-o", "json").json if each["study"] == done["study"])
     assert (listed["state"], listed["best"], listed["best_trial"]) == ("completed", best["value"], best["trial"])
-    assert stagetree("studies", "--tag", "nobody-has-it", "-o", "json").json == []
+    assert stagetree("studies", "--tag", "unused-tag", "-o", "json").json == []
 
 
 def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:

@@ -1,4 +1,4 @@
-"""`stagetree doctor`: what it reports besides missing parts."""
+"""`stagetree doctor`: its report, besides missing parts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_torchvision_for_another_torch_is_told(monkeypatch: pytest.MonkeyPatch
 def test_a_part_that_is_not_installed_is_named_and_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A base install ended with 1, since it has no torch: that is what it is for."""
+    """`doctor` once failed on a base install, which has no torch by design."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "is_installed", lambda module: False)
     with pytest.raises(typer.Exit) as ended:

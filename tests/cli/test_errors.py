@@ -142,9 +142,9 @@ def test_a_server_that_is_not_there(stagetree: Stagetree, command: str, monkeypa
 
 def test_an_unknown_study(stagetree: Stagetree, served: Service) -> None:
     for command in ("watch", "trials", "events", "pause", "resume", "cancel"):
-        said = stagetree(command, "nobody-123")
+        said = stagetree(command, "unknown-123")
         assert (said.code, said.out) == (3, "")
-        assert "nobody-123" in said.err
+        assert "unknown-123" in said.err
 
 
 def test_a_study_that_is_over(stagetree: Stagetree, served: Service) -> None:

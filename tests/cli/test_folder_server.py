@@ -58,7 +58,7 @@ def test_the_server_of_the_folder_is_found(
     assert study == next(iter(folder_stack.client.studies()))["study"]
     refused = stagetree("run", file, "--trainers", TOYS[0])
     assert refused.code == 1 and f": send it the study with --server {folder_stack.url}, or choose" in refused.err
-    assert stagetree("pause", "last").out == f"{study} is paused\n", "what was refused left the address as it was"
+    assert stagetree("pause", "last").out == f"{study} is paused\n", "the refused run did not change the address"
     assert stagetree("cancel", "last").out == f"{study} is cancelled\n"
 
 

@@ -21,12 +21,12 @@ parameters:
 def test_a_sweep_becomes_a_study_that_previews(stagetree: Stagetree, tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     study = tmp_path / "study.yaml"
-    said = stagetree("import", tmp_path / "sweep.yaml", "--trainer", "nobody-has-this", "--to", study)
+    said = stagetree("import", tmp_path / "sweep.yaml", "--trainer", "not-installed", "--to", study)
     assert said.code == 0 and said.out == ""
     assert "Note: parameters.epochs: is max_steps here, 6" in said.err and f"stagetree preview {study}" in said.err
     assert study.read_text().startswith("# project: is left out: sinks: [wandb:paper]")
     assert stagetree("preview", study, "-o", "json").json["requested"] == 24
-    printed = stagetree("import", tmp_path / "sweep.yaml", "--trainer", "nobody-has-this")
+    printed = stagetree("import", tmp_path / "sweep.yaml", "--trainer", "not-installed")
     assert printed.out == study.read_text()
     found = stagetree("import", tmp_path / "sweep.yaml", "--trainer", "t", "-o", "json").json
     assert found["study"]["space"]["word"] == ["1e-3", "no"] and len(found["notes"]) == 2

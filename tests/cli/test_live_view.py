@@ -219,7 +219,7 @@ def test_the_slot_time_that_is_printed_is_the_last_one(monkeypatch: pytest.Monke
     assert watch.follow(server, server.name, Show.quiet)["gpu_seconds"] == 2.5
     over: Any = Stopping(is_over=True)
     watch.follow(over, over.name, Show.quiet)
-    assert over.looks == 2, "of a study that was over, nobody waits for a slot that may never be heard of again"
+    assert over.looks == 2, "a completed study needs no heartbeat of its slot, which may be gone"
 
 
 FULL = "The database sqlite:////home/me/project/.stagetree/stagetree.db cannot be used: database or disk is full."

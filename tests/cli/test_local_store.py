@@ -321,7 +321,7 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     after = ran.json
     assert f"Resuming {before['study']}, which was interrupted" in ran.err
     assert (after["study"], after["state"], after["failed"]) == (before["study"], "completed", 0)
-    assert sorted(trial["value"] for trial in after["trials"]) == [1, 2, 9], "the tuner has gone on without it"
+    assert sorted(trial["value"] for trial in after["trials"]) == [1, 2, 9], "the tuner replaced the failed trial"
     assert stagetree("replay", "last").out.splitlines()[-1].startswith("identical: ")
 
 

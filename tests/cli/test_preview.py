@@ -24,14 +24,14 @@ def test_a_preview_says_how_far_its_time_is_to_be_trusted(error: float, off: str
 
 
 def test_preview_needs_no_server_and_no_trainer(stagetree: Stagetree, write: Write) -> None:
-    spec = grid("preview", trainer="nobody-has-this")
+    spec = grid("preview", trainer="not-installed")
     found = stagetree("preview", write(spec), "-o", "json", "--slots", 2).json
     assert (found["requested"], found["unique"], found["critical_path_steps"]) == (96, 56, 12)
     assert found["merge_rate"] == pytest.approx(96 / 56, abs=0.001)
     assert 28 <= found["makespan_steps"] <= 56
     said = stagetree("preview", write(spec))
     assert "96 that the trials take, 56 unique" in said.out and "on 1 slot" in said.out
-    assert said.err.startswith("The arguments of trainer nobody-has-this were not checked: it is not in trainer.py")
+    assert said.err.startswith("The arguments of trainer not-installed were not checked: it is not in trainer.py")
 
 
 def test_preview_says_that_its_results_are_equal(stagetree: Stagetree, write: Write) -> None:
@@ -140,7 +140,7 @@ class Mine(Trainer):
 
 def test_preview_prints_a_study_file_that_shares_more(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     lr = {"family": "cosine", "init": 0.1, "min": 0, "period": {"ratio": 1}}
-    study = grid("lengths", trainer="nobody-has-this", space={"lr": lr, "max_steps": [100, 200, 400]})
+    study = grid("lengths", trainer="not-installed", space={"lr": lr, "max_steps": [100, 200, 400]})
     study["tuner"] = {"kind": "grid"}
     said = stagetree("preview", write(study))
     assert "rewrite         horizon: 458 steps instead of 698, 34% less: lr as wsd: held, and" in said.out
@@ -150,5 +150,5 @@ def test_preview_prints_a_study_file_that_shares_more(stagetree: Stagetree, writ
     assert stagetree("preview", rewritten, "-o", "json").json["unique"] == 458
     wrong = stagetree("preview", write(study), "--rewrite", "peak")
     assert (wrong.code, wrong.err.splitlines()[-1]) == (2, "stagetree: --rewrite: must be one of horizon, got peak")
-    plain = stagetree("preview", write(grid("plain", trainer="nobody-has-this")), "--rewrite", "peak")
+    plain = stagetree("preview", write(grid("plain", trainer="not-installed")), "--rewrite", "peak")
     assert plain.code == 2

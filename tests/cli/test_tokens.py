@@ -46,7 +46,7 @@ def test_a_token_may_have_a_budget_of_slot_time(stagetree: Stagetree, store: Pat
     [
         (("create", "a b"), "NAME must be letters, digits and . _ @ -, at most 64, got 'a b'"),
         (("create", "x", "--scope", "root"), "--scope must be one of read, submit, operate, admin, got 'root'"),
-        (("revoke", "nobody"), "there is no token nobody"),
+        (("revoke", "unknown"), "there is no token unknown"),
     ],
 )
 def test_what_is_wrong_is_said(stagetree: Stagetree, store: Path, arguments: tuple[str, ...], sentence: str) -> None:

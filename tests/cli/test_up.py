@@ -94,7 +94,7 @@ def test_an_address_of_ipv6() -> None:
     assert port > 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody could listen at a port that is kept")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let no process listen on a reserved port")
 def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
     """Between the choice of a port and its use, seconds later, another process could be given it as a free one."""
     port, kept = reserve("127.0.0.1", 0)
@@ -146,8 +146,8 @@ def test_the_trainer_of_the_current_folder_is_found(
 def test_a_long_log_of_a_process_is_put_aside_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MAX_LOG_BYTES", 10)
     path = tmp_path / "api.log"
-    for text in (b"short", b" and long", b"the next", b" goes on"):
+    for text in (b"short", b" and long", b"the next", b" line"):
         with machine.open_log(path) as log:
             log.write(text)
     assert (tmp_path / "api.log.1").read_bytes() == b"short and long"
-    assert path.read_bytes() == b"the next goes on"
+    assert path.read_bytes() == b"the next line"

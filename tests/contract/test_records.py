@@ -171,7 +171,7 @@ def test_what_is_written_while_somebody_looks_is_seen_by_the_next_look(postgres_
     with records.read() as rows:
         kept.look(rows)
         assert kept.is_right(rows)
-        assert kept.last is not None and "on gpu2" not in kept.last.chains, "what has not changed is not read again"
+        assert kept.last is not None and "on gpu2" not in kept.last.chains, "unchanged rows are not read again"
         kept.look(rows)
         assert kept.last.chains == {}
     records.close()
@@ -184,9 +184,9 @@ def test_a_use_of_a_token_changes_nothing_else_of_it(records: Records) -> None:
         rows.tokens.mark("d", revoked_at=2.0)
     with records.write() as rows:
         rows.tokens.mark("d", used_at=3.0)
-        rows.tokens.mark("nobody's", used_at=3.0)
+        rows.tokens.mark("unknown", used_at=3.0)
         assert rows.tokens.count_write("ci", 0) and not rows.tokens.count_write("ci", 0)
-        assert rows.tokens.count_write("ci", 1) and not rows.tokens.count_write("nobody", 0)
+        assert rows.tokens.count_write("ci", 1) and not rows.tokens.count_write("unknown", 0)
     with records.read() as rows:
         [token] = rows.tokens.all()
     assert (token.revoked_at, token.used_at, token.scope) == (2.0, 3.0, "read")
@@ -262,7 +262,7 @@ def test_studies_are_listed_newest_first(records: Records) -> None:
         assert [row.id for row in rows.studies.owned("ann")] == ["s1", "s3"]
         assert [row.id for row in rows.studies.page()] == ["s4", "s3", "s2", "s1", "s0"]
         assert [row.id for row in rows.studies.page("s3", 2)] == ["s2", "s1"]
-        assert rows.studies.page("nobody") == []
+        assert rows.studies.page("unknown") == []
 
 
 # ------------------------------------------------------------------------------------------------ lost commits
@@ -292,7 +292,7 @@ def report(records: Records, fence: LeaseFence) -> LeaseFence:
 
 
 def lose(records: Records, do: Callable[[], Any]) -> Any:
-    """What is committed by this is lost; its result."""
+    """Call `do`, undo its commits, and return its result."""
     put_back = copy_tables(records)
     result = do()
     put_back()

@@ -182,7 +182,7 @@ def test_without_a_point_it_is_what_others_came_to() -> None:
     ends = ENDED[:, -1]
     assert posterior.prob_reaches([100], 0.4)[0, 0] == pytest.approx((ends >= 0.4).mean(), abs=0.1)
     nothing = CurveModel("max", HORIZON, (0.0, 1.0)).predict([Curve((), ())])
-    assert nothing.spread([100])[0, 0] > 0.3, "and where nothing is known, it may be anything"
+    assert nothing.spread([100])[0, 0] > 0.3, "without data the prediction is wide"
 
 
 def test_uneven_steps_of_the_same_curve_say_the_same() -> None:
@@ -272,7 +272,7 @@ def test_the_same_again_and_after_others_have_ended() -> None:
     assert np.array_equal(before, ask(model).quantile(LATER, 0.3))
     old = ask(model)
     model.fit([curve(values) for values in accuracies(5, seed=9)])
-    assert np.array_equal(before, old.quantile(LATER, 0.3)), "a posterior is of what was known when it was asked for"
+    assert np.array_equal(before, old.quantile(LATER, 0.3)), "a posterior keeps the data that it was made from"
     assert not np.allclose(before, ask(model).quantile(LATER, 0.3))
     model.fit([curve(values) for values in ENDED])
     assert np.array_equal(before, ask(model).quantile(LATER, 0.3))

@@ -28,7 +28,7 @@ IMAGES = re.findall(r"^CMD (\[.*\])$", (ROOT / "docker" / "Dockerfile").read_tex
 
 
 def containers(documents: Any) -> Iterator[dict[str, Any]]:
-    """Those of all pods of a manifest."""
+    """The containers of all pods of a manifest."""
     for each in filter(None, documents):
         yield from each.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
 
@@ -93,5 +93,5 @@ def test_only_the_connection_says_who_is_a_proxy(command: tuple[str, ...], sqlit
             return client.get(f"{url}/api/v1/session", headers=headers).status_code
 
     with started(command, environment) as url:
-        assert status("127.0.0.2", "127.0.0.1") == 401, "anybody can write the proxy's address into a header"
-        assert status("127.0.0.1", "192.0.2.7") == 200, "this is the proxy, which says from whom it has the request"
+        assert status("127.0.0.2", "127.0.0.1") == 401, "any client can write the proxy's address into a header"
+        assert status("127.0.0.1", "192.0.2.7") == 200, "the proxy names its client"

@@ -51,7 +51,7 @@ def test_each_file_of_workers_says_where_it_runs(file: Path) -> None:
     text = ast.get_docstring(ast.parse((WORKERS / file).read_text(encoding="utf-8"))) or ""
     last = " ".join(text.split("\n\n")[-1].split())
     assert last.startswith("Runs on: ") and last.endswith(".") and "\n\n" in text, file
-    assert last.removeprefix("Runs on: ").startswith(PLACES), f"{file} runs on none of the places that are known"
+    assert last.removeprefix("Runs on: ").startswith(PLACES), f"{file} runs on none of {PLACES}"
 
 
 def test_the_page_names_each_thread() -> None:

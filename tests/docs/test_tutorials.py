@@ -1,4 +1,4 @@
-"""The tutorials and recipes are done as they say, each in an empty folder, and print what they show."""
+"""The commands of tutorials and recipes, run in an empty folder, print the output that the pages show."""
 
 from __future__ import annotations
 

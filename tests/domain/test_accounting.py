@@ -120,7 +120,7 @@ def test_a_cancelled_study_saved_what_it_saved() -> None:
     simulated.give(c.CancelStudy(study=study.id, at=1.0))
     found = cost(simulated.plan, study)
     assert (found.stopped_early, found.known) == (0, 0)
-    assert 0 < found.shared < found.alone - study.unique, "what nobody trained is not shared"
+    assert 0 < found.shared < found.alone - study.unique, "untrained steps are not shared"
     assert found.unfinished == found.alone - found.run - found.shared
 
 

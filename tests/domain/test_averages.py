@@ -73,7 +73,7 @@ def test_equal_averages_are_one_whoever_asks_and_in_which_order() -> None:
     world.run()
     events = decide(world.plan, asked(trials=(2, 1, 0), weights=(3.0, 3.0, 3.0)))
     assert [event.path for event in events if isinstance(event, e.TrialAdded)] == [{newest(world).path[0]: 20}]
-    assert not any(isinstance(event, e.AverageNamed) for event in events), "what is true already is said once"
+    assert not any(isinstance(event, e.AverageNamed) for event in events), "an equal average is named once"
     other = decide(world.plan, asked(trials=(2, 1, 0), weights=(1.0, 1.0, 2.0)))
     assert newest(world).path[0] not in [event.node for event in other if isinstance(event, e.AverageNamed)]
 
@@ -204,7 +204,7 @@ def test_the_mean_is_a_plain_mean_to_the_bit(seed: int, number: int, dtype: torc
     found = mean_of(((state, 1.0) for state in states), ("model", "average"))
     plain = (sum(each.double() for each in tensors) / number).to(dtype)  # type: ignore[union-attr]
     assert torch.equal(found["model"]["w"], plain) and found["model"]["w"].dtype == dtype
-    assert (found["epoch"], int(found["model"]["n"])) == (0, 0), "what has no mean is that of the first"
+    assert (found["epoch"], int(found["model"]["n"])) == (0, 0), "values without a mean come from the first state"
     weighted = mean_of(zip(states, range(1, number + 1), strict=True), ("model",))
     total = sum(each.double() * weight for weight, each in enumerate(tensors, 1))
     assert torch.equal(weighted["model"]["w"], (total / sum(range(1, number + 1))).to(dtype))  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Equal beginnings have equal names: unique steps are those of a brute-force count (law 1)."""
+"""Equal prefixes have equal names: unique steps equal a brute-force count (law 1)."""
 
 from __future__ import annotations
 

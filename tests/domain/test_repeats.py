@@ -126,7 +126,7 @@ def test_repeats_of_the_best_few_reuse_what_these_have_trained() -> None:
 
 
 def test_repeats_of_a_branch_are_compared_within_their_trunk() -> None:
-    """They lack the noise of their trunks, and were compared with those of others."""
+    """Repeats of a branch lack the noise of its trunk. They were once compared across trunks."""
     ways = ((0.1, "linear"), (0.1, "sqrt"), (0.2, "linear"))
     decays = [WSD["lr"] | {"peak": peak, "shape": shape} for peak, shape in ways]
     story = Story()

@@ -89,7 +89,7 @@ def test_the_same_values_at_another_step_are_another_resumption() -> None:
 
 
 def compared_but(*left_out: int, **fields: Any) -> Parting:
-    """All resumptions were compared, except those of these trials."""
+    """A case with compared resumptions, except at the trials `left_out`."""
     told = Parting(**fields)
     for number in {1, 2, 3} - {*left_out}:
         told.compare(number)

@@ -260,7 +260,7 @@ def test_what_another_study_cannot_evaluate_fails_no_trial_of_this_one(story: St
         fail_evaluation(story, node, 3, 10)
         assert states(story, theirs) == ["failed" if tried == 3 else "active"]
         assert states(story, mine) == ["active"]
-    assert stages_of(story.plan, [Span(node.id, 0, 10)])[0].evaluate == (6, 9, 10), "nobody tries that for ever"
+    assert stages_of(story.plan, [Span(node.id, 0, 10)])[0].evaluate == (6, 9, 10), "step 3 is given up"
     story.train(story.assign((node, 0, 10)))
     assert states(story, mine) == ["completed"]
 
@@ -307,7 +307,7 @@ def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_i
     assert place(story.plan, "plan", spans, None, candidates) is slots[1]
     fail_evaluation(story, node, 3, 10)
     assert states(story, theirs) == ["failed"]
-    assert place(story.plan, "plan", spans, None, candidates) is slots[0], "nobody wants that any more"
+    assert place(story.plan, "plan", spans, None, candidates) is slots[0], "no active trial needs step 3"
 
 
 def failed(story: Story) -> tuple[StudyId, Node]:
@@ -346,7 +346,7 @@ def test_a_trial_that_is_tried_again_may_fail_again(story: Story) -> None:
     for _ in range(3):
         story.happen(boom(story.assign((node, 0, 10)).id))
     assert states(story, study) == ["failed"]
-    assert [line.kind for line in story.plan.studies[study].history] == ["start", "fail"], "the tuner has gone on"
+    assert [line.kind for line in story.plan.studies[study].history] == ["start", "fail"], "the tuner keeps its end"
 
 
 def test_what_cannot_be_tried_again_is_said(story: Story) -> None:

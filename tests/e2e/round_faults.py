@@ -1,6 +1,6 @@
-"""What happens to a cluster in a round of faults: to its processes, its servers, or what is between them.
+"""The faults of a round: in processes of a cluster, its servers, and the connections between them.
 
-Each takes the round's chance, lasts some seconds, and says what it was. All processes are at work afterwards.
+Each takes the round's random generator, lasts some seconds, and returns its description. All processes run afterwards.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def store(cluster: Cluster, chance: Random) -> str:
 
 
 def messages(cluster: Cluster, chance: Random) -> str:
-    """Those that wait come in another order, or twice."""
+    """Waiting messages are delivered in another order, or twice."""
     with cluster.broker() as redis:
         for queue in ("stagetree:gpu0", "stagetree:gpu1", "stagetree:scheduler"):
             waiting = redis.lrange(queue, 0, -1)
@@ -221,7 +221,7 @@ def read_only(cluster: Cluster, chance: Random) -> str:
 
 
 def lost_commits(cluster: Cluster, chance: Random) -> str:
-    """The database is what it was some seconds ago: it failed over to a replica that lacks the last commits."""
+    """The database fails over to a replica that lacks the commits of the last seconds."""
     seconds, names = chance.random() * 3, [table.name for table in metadata.sorted_tables]
     execute(
         cluster,

@@ -50,7 +50,7 @@ class ScriptedAgent:
         return tool
 
     async def call(self, words: str, **known: Any) -> Json:
-        """Call a tool with what is known of its arguments. Raises `Refused`."""
+        """Call a tool with the `known` values of its arguments. Raises `Refused`."""
         tool = self.find(words)
         arguments = {name: value for name, value in known.items() if name in tool.input_schema["properties"]}
         assert set(tool.input_schema.get("required", ())) <= set(arguments), tool.name
@@ -82,7 +82,7 @@ class ScriptedAgent:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The agent's answer, and what it was told on the way."""
+    """The agent's answer, and the answers that led to it."""
 
     study: str
     best: int

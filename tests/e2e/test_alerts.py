@@ -1,7 +1,7 @@
-"""Alerts about servers and processes: each fires while its cause is real, alone, and none does in calm.
+"""Alerts about servers and processes: each fires alone and only while its cause lasts.
 
-The processes are those of a cluster, and their numbers are scraped with a token; only the minutes are virtual. Those
-about one slot are in tests/workers/test_slot_alerts.py.
+The processes of a real cluster are scraped with a token; only the minutes are virtual. Alerts about one slot are in
+tests/workers/test_slot_alerts.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def is_ready(prometheus: Prometheus) -> bool:
 
 @pytest.mark.parametrize(("kind", "minutes"), [("refuse", 30), ("freeze", 8)])
 def test_the_database_is_away(cluster: Cluster, prometheus: Prometheus, kind: str, minutes: int) -> None:
-    """The token can be checked by nobody then, and no number of the database is known."""
+    """The API can then neither check the token nor read numbers from the database."""
     with cluster.fault("database", kind, "api"):
         time.sleep(KNOWN_SECONDS)
         assert prometheus.watch(4) == {}

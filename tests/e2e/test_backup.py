@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow(together=True)
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """A call of somebody whose files everybody may read and write, by default."""
+    """Call the command under a umask that lets all users read and write new files."""
     called = [sys.executable, "-m", "stagetree", *map(str, arguments)]
     return subprocess.run(called, capture_output=True, text=True, check=False, umask=0)
 

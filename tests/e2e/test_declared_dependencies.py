@@ -156,7 +156,7 @@ def test_without_extras_a_study_is_priced(alone: Alone, study: str) -> None:
 
 @pytest.mark.slow
 def test_without_extras_every_command_answers_in_a_sentence(alone: Alone) -> None:
-    """Whatever is asked: no traceback. Those that wait for a server are asked about one that is not there."""
+    """No command prints a traceback. Commands that need a server get the address of one that does not run."""
     for name, command in COMMANDS.items():
         if name == "sinks":  # it waits for the server
             continue

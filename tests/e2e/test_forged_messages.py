@@ -41,8 +41,8 @@ HEADERS: tuple[Json, ...] = (
 def arguments(chain: str) -> list[Any]:
     """Right ones of each task, and such as no sender writes."""
     indexes = (0, 1, 2, -1, 10**30, True, 0.0, "0", None)
-    staged = [[each, index] for each, index in product((chain, "nobody", "a\0b", "\ud800", "", 7, None), indexes)]
-    return [[], [chain], ["nobody"], *staged, [chain, 0, 0], chain, {"chain": chain}, None]
+    staged = [[each, index] for each, index in product((chain, "unknown", "a\0b", "\ud800", "", 7, None), indexes)]
+    return [[], [chain], ["unknown"], *staged, [chain, 0, 0], chain, {"chain": chain}, None]
 
 
 def forge(task: Any, given: Any, headers: Json, embedded: Json | None = None) -> bytes:
@@ -64,7 +64,7 @@ def callbacks(chain: str) -> Iterator[bytes]:
 
 
 def nonsense(chain: str) -> list[bytes]:
-    """Every task with any arguments, and what is no message at all."""
+    """Every task with any arguments, and bytes that are no message."""
     made = [forge(task, given, {}) for task, given in product(TASKS, arguments(chain))]
     return [*made, b"[" * 100_000, b"not json", b"7"]
 

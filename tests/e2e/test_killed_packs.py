@@ -138,5 +138,5 @@ def test_a_slot_that_ends_within_a_grant_loses_no_more_than_it_must(cluster: Clu
             assert cluster.client.study(name)["steps"]["executed"] == END
         else:
             assert second[0] == max(before), "all since the last state is trained again"
-        wait_for("what was logged last", lambda name=name: END in logged(cluster, name))
+        wait_for("the last row of the log", lambda name=name: END in logged(cluster, name))
         assert logged(cluster, name) == sorted({*logged(cluster, name)})

@@ -138,7 +138,7 @@ def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, mon
             run.kill()
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     found = json.loads(ended.stdout)
-    assert not [*Path(temporary).glob("stagetree-*")], "and nothing of those that were killed is left"
+    assert not [*Path(temporary).glob("stagetree-*")], "no temporary files of the killed processes are left"
     assert f"Resuming {found['study']}, which was interrupted" in ended.stderr
     assert (ended.returncode, found["state"], found["failed"], found["best"]["value"]) == (0, "completed", 0, 3)
 

@@ -1,4 +1,4 @@
-"""The API stays small and quick, whatever is asked of it: every route, with every scope, beside a large preview."""
+"""The API stays small and quick under any request: each route, with each scope, beside a large preview."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Server:
 
     @property
     def seconds(self) -> float:
-        """The processor time of the process of the API, without those that compute."""
+        """The processor time of the API's process, without its child processes."""
         times = self.process.cpu_times()
         return float(times.user + times.system)
 

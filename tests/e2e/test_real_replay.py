@@ -17,7 +17,7 @@ from stagetree.client import Client
 
 
 def asha(tag: int, trials: int) -> Json:
-    """Small models, whose seed separates them from those of other tests."""
+    """Small models, whose seed separates them from the models of other tests."""
     space = {
         "lr": {"family": "warmup", "steps": 1, "then": {"loguniform": [0.001, 0.3]}},
         "bs": [256, 512],

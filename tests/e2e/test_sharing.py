@@ -98,7 +98,7 @@ def test_a_small_study_does_not_wait_for_the_long_chains_of_another(stack: Servi
     again = wait_for("the other slot to go back", lambda: _third_chain(stack, large))
     (ended,) = stack.facts(large, "ChainEnded")
     assert ended["outcome"] == "stopped"
-    assert again["stages"][0]["start"] == ended["steps"] > 0, "it goes on where it was"
+    assert again["stages"][0]["start"] == ended["steps"] > 0, "it resumes at its last step"
     assert stack.client.study(large)["state"] == "running"
     stack.client.cancel(large)
 

@@ -1,4 +1,4 @@
-"""A file that was replaced is never answered with what was trained from the one before: practice of all who fine-tune.
+"""After an input file is replaced, no result of the earlier file is reused, as users who fine-tune expect.
 
 Over `stagetree run`, REST and `local()`, for `begin_from` and for `inputs`.
 """
@@ -88,7 +88,7 @@ def stagetree(folder: Path, *args: str) -> Json:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with that trainer, whose check sees what it reads."""
+    """A project with that trainer, whose check observes the files that it reads."""
     monkeypatch.setenv("STAGETREE_PROOFS", "1")
     (tmp_path / "trainer.py").write_text(TRAINER)
     return tmp_path
@@ -211,7 +211,7 @@ def test_code_beyond_the_trainers_version_is_seen_to_change(tmp_path: Path, monk
         (here / "trainer.py").write_text(trainer.replace('name = "number"', declared))
         study = run(here)
         told.append((study["best"]["value"], study["not_exact"]))
-    assert told[0] == (11.0, []) and told[2:] == [(11.0, []), (11.0, [])], "the version says what is the same"
+    assert told[0] == (11.0, []) and told[2:] == [(11.0, []), (11.0, [])], "an equal version declares the trainer equal"
     assert told[1] == (11.0, [shared(library / "base.py")])
     (here / "trainer.py").write_text(trainer)
     assert brief(run(here, inputs=["../src/library"]))[0] == 21.0

@@ -17,7 +17,7 @@ WITHOUT = (ROOT / "tests" / "without_linux.py").read_text()
 
 RUNTIME = ("buffers", "check", "dcp", "deadline", "determinism", "digests", "state_format", "trainer_process")
 RUNTIME += ("weight_files",)
-"""The tests of processes that train, apart from those of what only /proc can tell."""
+"""The tests of training processes, without tests that read /proc."""
 
 MEASURES_MEMORY = "test_training_says_how_much_memory_its_model_took_and_not_the_one_before"
 

@@ -79,7 +79,7 @@ def test_messages_that_are_none_are_dropped(cluster: Cluster) -> None:
         for queue in ("gpu0", "gpu1", "scheduler"):
             redis.lpush(f"stagetree:{queue}", *NONSENSE)
         wait_for("empty queues", lambda: not any(redis.llen(f"stagetree:{queue}") for queue in ("gpu0", "scheduler")))
-        assert not redis.pubsub_channels("*pidbox*"), "nobody listens for a broadcast such as shutdown"
+        assert not redis.pubsub_channels("*pidbox*"), "no worker listens for a broadcast such as shutdown"
     study = cluster.run(trials("nonsense", ({}, 6)))
     assert study["state"] == "completed"
     assert not [name for name in cluster.commands if cluster.processes[name].poll() is not None]

@@ -1,4 +1,4 @@
-"""A log that has lost its last events is noticed by who has read them, who drops what it remembers and reads anew."""
+"""A reader notices that the log has lost events that it had read, drops its state and reads anew."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_plan_whose_events_are_gone_is_read_anew(
 
 
 def test_what_one_plan_shows_counts_for_all_of_them(log: EventLog) -> None:
-    """Also where nobody asks about the plan that has lost something."""
+    """Also while no caller reads the plan that has lost events."""
     forgotten: list[str] = []
     add(log, "s1")
     plans = Plans(log, on_loss=lambda: forgotten.append("all"))

@@ -47,7 +47,7 @@ def test_what_was_measured_with_other_batches_says_nothing(log: EventLog) -> Non
     assert last_profile(log, OPENED, {"bs": 16}, PackingProfiled) is None
     assert last_profile(log, OPENED, {}, PackingProfiled) is None
     log.append("old", [replace(OPENED, seed=3), profile("cpu", batch=None)], expected=0, at=0.0)
-    assert last_profile(log, OPENED, {}, PackingProfiled) is None, "nobody knows which batch that was"
+    assert last_profile(log, OPENED, {}, PackingProfiled) is None, "that batch size is unknown"
 
 
 def test_gangs_are_told_apart_from_packs_and_by_their_kind(log: EventLog) -> None:

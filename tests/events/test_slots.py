@@ -35,7 +35,7 @@ def test_a_slot_is_not_taken_from_whom_one_does_not_name(rows: Transactions) -> 
         with pytest.raises(SlotTaken):
             rows.slots.take("gpu0", "carla", instead_of=instead_of, **HERE)
     with pytest.raises(SlotTaken):
-        rows.slots.take("gpu2", "carla", instead_of="nobody", **HERE)
+        rows.slots.take("gpu2", "carla", instead_of="unknown", **HERE)
     assert rows.slots.get("gpu0") == before
     assert rows.slots.get("gpu2") is None
 

@@ -1,4 +1,4 @@
-"""A process that trains on a GPU, as slots start one: what it sees and saves, and how its accidents end."""
+"""A GPU training process, started like a slot's: its devices, its saved states and its crashes."""
 
 from __future__ import annotations
 

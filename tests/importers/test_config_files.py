@@ -339,7 +339,7 @@ ALL = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_shapes(name: str, tmp_path: Path) -> None:
-    """Each is recognised by its shape, and asks for what it lacks by name."""
+    """Each format is recognised by its shape, and missing values are requested by name."""
     _, (text, missing, space, tuner) = ALL[name]
     path = tmp_path / "file.yaml"
     path.write_text(text)

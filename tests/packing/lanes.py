@@ -27,7 +27,7 @@ DROPPED = 0.3 if DEVICE == "cpu" else 0.0
 """By dropout: a GPU drops others in a pack than alone, which tests/gpu know."""
 
 NEAR = 1e-12 if torch.__version__ >= "2.12" else 1e-10
-"""The largest rounding error of double precision so far; with torch 2.6 it was larger."""
+"""The largest rounding error of double precision that was measured; with torch 2.6 it was larger."""
 
 on_a_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="so it is on a CPU")
 

@@ -80,7 +80,7 @@ class Pair:
 
 
 class Hidden(Tiny):
-    """Its batches are of a type whose tensors cannot be found."""
+    """A trainer whose batches hide their tensors from a search."""
 
     name = "hidden"
 

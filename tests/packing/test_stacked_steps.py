@@ -1,4 +1,4 @@
-"""Steps of many optimizers by one expression equal those of torch, and so does their state."""
+"""Stacked steps of many optimizers and their states equal the steps and states of torch."""
 
 from __future__ import annotations
 

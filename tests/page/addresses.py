@@ -28,6 +28,6 @@ def choose(page: Page, action: str) -> None:
 
 
 def reported(page: Page, text: str) -> None:
-    """The dialog is gone, and a message says what was done."""
+    """The dialog is closed, and a message reports the action."""
     expect(page.locator(".toast").filter(has_text=text)).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)

@@ -108,7 +108,7 @@ Deed = Callable[[Page, Found], None]
 
 
 def things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
-    """All elements to press, the first of each kind; only those of a dialog, where one is open."""
+    """All elements to press, the first of each kind. While a dialog is open, only its elements."""
     there: dict[Thing, Found] = {}
     for each in page.evaluate(FIND):
         place, name = (alike(each[field], studies) for field in ("place", "name"))

@@ -140,7 +140,7 @@ def follows(ids: list[str]) -> Deed:
         where = alike(found.href, ids)
         path = where if where.startswith(("#/compare", "#/?")) else where.partition("?")[0]
         heading = next((text for pattern, text in LED_TO.items() if re.fullmatch(pattern, path)), None)
-        assert heading, f"no heading is known of {where}"
+        assert heading, f"LED_TO has no heading for {where}"
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         expect(page.get_by_role("alert")).to_have_count(0)
 
@@ -446,7 +446,7 @@ def deed_of(name: str, href: str, ids: list[str]) -> Deed | None:
 def problem(page: Page, address: str, thing: Thing, ids: list[str], deed: Deed | None) -> dict[str, str]:
     """The problem with its kind; nothing where it does its work."""
     if deed is None:
-        return {str(thing): "is in no table: say what it does"}
+        return {str(thing): "is in no table: add its effect to one"}
     for is_last in (False, True):
         look_at(page, address)
         try:
@@ -494,7 +494,7 @@ def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: J
 
 
 def test_controls_that_come_with_another(page: Page, studies: Json) -> None:
-    """What the table cannot press: keys and the wheel on drawings, and what is there only after something else."""
+    """Controls that the table cannot press: keys and the wheel on drawings, and controls that appear after others."""
     look_at(page, f"#/studies/{studies['done']}/events?before=9")
     page.get_by_role("button", name="later", exact=True).click()
     expect(page).to_have_url(re.compile("after=8"))

@@ -1,6 +1,6 @@
-"""No number of the page differs from the log: states, measurements, times, and what its axes say of them.
+"""The numbers of the page equal the log: states, measurements, times, and the labels of axes.
 
-The log is read event by event and counted plainly, and nothing of `app` is asked.
+The test reads the log event by event and counts without any function of `app`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Log:
 
     @property
     def chains(self) -> dict[str, Json]:
-        """Those that train, and compare nothing."""
+        """The chains that train, without verifications."""
         return {each["data"]["chain"]: each for each in self.of("ChainAssigned") if not each["data"].get("proof")}
 
     def stages(self) -> Iterator[tuple[Json, float]]:
@@ -186,7 +186,7 @@ def test_the_best_measurement_over_time(open_page: Callable[..., Page], stack: S
     assert told[-1] == (pytest.approx(pruning.ended - pruning.begun, abs=1e-3), told[-2][1])
 
 
-# ------------------------------------------------------------------------------------------------------- what is shown
+# ------------------------------------------------------------------------------------------------------- shown numbers
 
 
 def clock(time: float) -> str:

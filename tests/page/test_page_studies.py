@@ -122,7 +122,7 @@ def test_the_front_and_an_average_are_shown_on_the_page_and_in_a_report(
     assert complaints(page, axe) == []
 
 
-# The view of a sampler: what it has learnt and proposes, and suggestions that are made and withdrawn there.
+# The view of a sampler: its model, its proposals, and trials that are enqueued and withdrawn there.
 
 
 SPACE = {"lr": {"loguniform": [0.001, 1]}, "momentum": [0.5, 0.9]}

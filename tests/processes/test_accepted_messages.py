@@ -1,4 +1,4 @@
-"""Which messages a worker accepts: those that our own senders could have made."""
+"""A worker accepts only messages that our own senders could have made."""
 
 from __future__ import annotations
 

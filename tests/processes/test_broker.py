@@ -127,7 +127,7 @@ def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(so
         if message.headers.get("is") == "deep":
             raise RecursionError("maximum recursion depth exceeded")
         if message.headers.get("is"):
-            raise ValueError("of what is in it, nothing can be made")
+            raise ValueError("the content cannot be decoded")
         received.append(body)
         message.ack()
 

@@ -1,4 +1,4 @@
-"""Children of the embedded stack end, wherever their parent was interrupted."""
+"""Children of the embedded stack end, at any line where their parent was interrupted."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def sleep_beside(numbers: Iterable[int]) -> None:
 
 
 class Numbers:
-    """The numbers from 1 to `count`. made: the last one that was asked for."""
+    """The numbers from 1 to `count`. made: the last number that was requested."""
 
     def __init__(self, count: int) -> None:
         self.count, self.made = count, 0

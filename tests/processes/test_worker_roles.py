@@ -128,7 +128,7 @@ def test_a_worker_elsewhere_that_is_silent_is_waited_for_and_replaced(
 
 
 def test_a_database_that_is_away_is_not_waited_for(monkeypatch: Monkeypatch) -> None:
-    monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing")
+    monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://unknown@127.0.0.1:1/nothing")
     settings.cache_clear()
     become("cpu0")
     assert tasks.worker.ownership is not None

@@ -154,7 +154,7 @@ def near_the_best(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> boo
 
 
 def is_below_median(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
-    """Vizier, 3.2.2: its best so far against the median of the others' running averages up to the same point."""
+    """Vizier, 3.2.2: a trial's best value against the median of the others' running averages up to the same point."""
     earlier = [point for point in tuner["points"] if point <= at]
     losses = [{other: loss for loss, other in seen.arrived[point]} for point in earlier]
     others = [other for other in losses[-1] if other != trial]

@@ -269,7 +269,7 @@ def test_what_is_made_in_the_same_way_looks_alike(kind: str) -> None:
 
 
 def test_several_iterators_are_told_apart() -> None:
-    """Objects that are made to look at the first may lie at the addresses of those for the second."""
+    """Temporary objects of the first comparison may have the same addresses as objects of the second."""
     one = SimpleNamespace(it=[itertools.count(1), itertools.count(2), iter([1, 2]), iter([3, 4])])
     other = SimpleNamespace(it=[itertools.count(1), itertools.count(5), iter([1, 2]), iter([3, 9])])
     assert differing_names(digest_held_values(one, []), digest_held_values(other, [])) == ["self.it"]
@@ -421,7 +421,7 @@ def test_only_what_the_files_hold_is_looked_at_where_that_is_asked() -> None:
 
     class Trainer:
         def state_dict(self) -> dict[str, Any]:
-            raise AssertionError("nobody asked for the state")
+            raise AssertionError("the state was not requested")
 
     assert list(digest_held_values(Trainer(), [module], only_modules=True)) == ["COUNT (a global of user)"]
 

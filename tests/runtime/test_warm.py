@@ -346,7 +346,7 @@ def test_a_short_secret_garbles_no_other_text(value: str, text: str, masked: str
 
 
 def test_a_secret_that_is_set_later_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secrets are found once for an environment, not once for a process."""
+    """The secrets are collected once for each environment, not once for a process."""
     before = plain("loss of sk-LATERSECRET")
     monkeypatch.setenv("WANDB_API_KEY", "sk-LATERSECRET")
     assert (before, plain("loss of sk-LATERSECRET")) == ("loss of sk-LATERSECRET", "loss of ***")

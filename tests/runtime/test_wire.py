@@ -51,7 +51,7 @@ def test_a_held_message_arrives_before_the_next_one_with_its_own_files(ends: End
         assert (message["do"], [os.pread(fd, 9, 0).decode() for fd in files]) == (do, contents)
         for fd in files:
             os.close(fd)
-    for fd in fds[:3]:  # the wire has closed what it was given to hold
+    for fd in fds[:3]:  # the wire has closed the files that it was given
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(fd)
     for fd in fds[3:]:

@@ -39,7 +39,7 @@ def falling(step: int) -> float:
 
 
 def rising(step: int) -> float:
-    """A loss that grows while training goes on: promoted trials look worse than those that were stopped early."""
+    """A loss that grows during training: promoted trials look worse than trials that were stopped early."""
     return math.sqrt(step)
 
 

@@ -406,7 +406,7 @@ def test_results_of_one_rung_are_in_one_model() -> None:
 
 
 def test_every_result_counts_for_tpe_by_the_steps_reached_and_the_value_there() -> None:
-    """So a trial that was stopped early is known as a bad one, and a failed one as the worst."""
+    """So a trial that was stopped early counts as a bad one, and a failed one as the worst."""
     made = source("tpe")
     seen = [start(number, proposed(made, number)) for number in range(5)]
     seen += [result(0, 0.9), result(1, 0.5), result(1, 0.4, 9), result(2, 0.3), result(2, 0.2, 3)]

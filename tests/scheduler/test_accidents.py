@@ -76,7 +76,7 @@ def test_a_plan_that_cannot_be_folded_holds_up_itself_alone() -> None:
     scene = Scene()
     scene.submit(name="lame", plan="lame")
     scene.submit(name="sound", plan="sound")
-    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    unknown = e.ChainEnded(chain="unknown", outcome="done")
     scene.records.log.append("lame", [unknown], expected=None, at=0.0)
     scene.run()
     assert scene.study("sound", "sound").state == "completed"

@@ -257,7 +257,7 @@ def test_a_plan_that_cannot_be_folded_keeps_what_it_has_and_holds_up_no_other(is
         world.give_up(name)
     if is_known:
         world.retention.survey()
-    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    unknown = e.ChainEnded(chain="unknown", outcome="done")
     world.scene.records.log.append("lame", [unknown], expected=None, at=0.0)
     assert world.retention.look().objects == 1
     assert world.retention.look().objects == 0

@@ -16,9 +16,9 @@ from app.workers.scheduler.cluster import Cluster
 from app.workers.scheduler.ports import FrontierCache
 
 
-@pytest.mark.parametrize("seen", [[6], [3, 6]], ids=["before it was asked for", "without having heard of it"])
+@pytest.mark.parametrize("seen", [[6], [3, 6]], ids=["before the request", "before the slot reads the request"])
 def test_what_a_worker_has_passed_is_trained_anew(seen: list[int]) -> None:
-    """seen: its steps, one before it is asked for another."""
+    """seen: the steps of its heartbeats, the first before the next request."""
     scene = Scene(slots=2)
     chain = scene.running()
     scene.beat(chain, seen[0])

@@ -12,7 +12,7 @@ from tests.world.replica import copy_records
 
 
 def lose(scene: Scene, do: Callable[[], object]) -> None:
-    """What is recorded by this is lost."""
+    """Call `do`, and lose its commits."""
     put_back = copy_records(scene.records.inner)
     do()
     put_back()

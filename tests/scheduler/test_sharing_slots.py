@@ -1,4 +1,4 @@
-"""Only slots that the waiting study could use are asked to make room."""
+"""The scheduler asks only slots that the waiting study could use to make room."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_study_that_comes_gets_one_of_two_slots() -> None:
     made.submit(name="small", plan="other")
     for _ in range(3):
         made.scheduler.tick()
-        assert asked(made) == [False, True], "what was asked for is on its way"
+        assert asked(made) == [False, True], "the slot is not asked again"
 
 
 def test_so_it_is_with_a_scheduler_that_was_started_anew() -> None:

@@ -59,7 +59,7 @@ def test_a_study_that_is_cancelled_while_its_path_is_chosen_gets_no_chain() -> N
 
 def test_a_chain_of_a_plan_that_cannot_be_folded_holds_up_nobody_else() -> None:
     scene, _ = silent()
-    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    unknown = e.ChainEnded(chain="unknown", outcome="done")
     scene.records.log.append("plan", [unknown], expected=None, at=0.0)
     scene.register("gpu1")
     scene.submit(name="sound", plan="sound")
@@ -192,7 +192,7 @@ def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
     scene = Scene(slots=0)
     scene.submit(trials(100), "lame", "lame")
     scene.scheduler.tick()
-    scene.records.log.append("lame", [e.ChainEnded(chain="nobody's", outcome="done")], expected=None, at=0.0)
+    scene.records.log.append("lame", [e.ChainEnded(chain="unknown", outcome="done")], expected=None, at=0.0)
     scene.submit(name="sound", plan="sound")
     scene.register("gpu0")
     assert scene.scheduler.tick()
@@ -246,7 +246,7 @@ def test_work_that_cannot_be_given_for_lost_races_is_left_to_the_next_tick() -> 
 
 
 def test_a_plan_that_breaks_while_its_tuners_are_asked_holds_up_itself_alone() -> None:
-    unknown = e.ChainEnded(chain="nobody's", outcome="done")
+    unknown = e.ChainEnded(chain="unknown", outcome="done")
     scene = lame_and_sound(lambda scene: scene.records.inner.log.append("lame", [unknown], expected=None, at=0.0))
     assert list(scene.scheduler.problems()) == ["lame"]
 

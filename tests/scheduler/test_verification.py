@@ -237,7 +237,7 @@ def test_each_resumption_of_a_right_trainer_is_compared_before_its_study_ends(sl
     assert resumed and plan.uncompared_resumptions == [] and not any(mark(workers, trial) for trial in study.trials)
     assert judged(workers).verdict in (Verdict.CHECKED, Verdict.VERIFIED) and judged(workers).compared == len(resumed)
     assert kinds(workers)[0] == "check" and kinds(workers).count("handover") <= len(resumed)
-    assert study.executed == study.unique, "what is trained to compare is no progress"
+    assert study.executed == study.unique, "verification steps are no progress"
     assert study.proof_steps > 0
 
 
@@ -329,7 +329,7 @@ def test_what_does_not_come_back_and_never_shows_is_no_mark(slots: int) -> None:
 def test_what_is_trained_alone_waits_for_no_check_on_another_kind_of_device() -> None:
     workers = ran(ladder(4, 6, 8), forgets=True, late=1)
     assert workers.scene.study().isolated
-    assert is_checked(workers.scene.plan(), "a device that nobody has seen")
+    assert is_checked(workers.scene.plan(), "an unknown device")
 
 
 def test_refused_where_the_study_says_so() -> None:

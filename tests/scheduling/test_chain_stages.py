@@ -114,5 +114,5 @@ def test_a_node_is_looked_at_once_however_many_of_its_branch_points_a_chain_pass
 
     spans = frontier.path((trunk.id, 0))
     monkeypatch.setattr(frontier.demands, "needs", counted)
-    assert branch_points(frontier, spans) == tuple(range(48)), "after the last one, only one can go on"
+    assert branch_points(frontier, spans) == tuple(range(48)), "after the last step there is no branch"
     assert set(looks.values()) == {1}

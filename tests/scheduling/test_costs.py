@@ -99,7 +99,7 @@ def test_a_law_of_powers_is_recovered(unit: float, power: float) -> None:
     assert costs.refit(story.plan)
     for bs in (8, 128, 1024):
         assert estimate(story, costs, bs, lr=0.03) == pytest.approx(unit * (bs + 1) ** power, rel=0.02)
-    assert estimate(story, costs, 64) == pytest.approx(unit * 65**power), "what was measured is not estimated"
+    assert estimate(story, costs, 64) == pytest.approx(unit * 65**power), "a measured cost is not estimated"
 
 
 @tried(100)
@@ -159,7 +159,7 @@ def test_each_stage_is_held_against_what_was_known_when_it_began() -> None:
     story = Story()
     rows = [(16, 1.0, 1, 3), (17, 1.0, 2, 4), (18, 1.0, 4, 6), (19, 3.0, 6, 9), (16, 0.5, 9, 9)]
     off = hindsight_errors(story.plan, timed(story, rows))
-    assert off.keys() == {"gpu0", "gpu1"}, "two of the stages began before anything was known"
+    assert off.keys() == {"gpu0", "gpu1"}, "two of the stages began before the first measurement"
     assert off["gpu1"] == pytest.approx([2.0], rel=0.01), "it took three times as long as all before"
     assert off["gpu0"] == pytest.approx([0.0, 1.0], abs=0.01), "one as long; one half as long as the first time"
 

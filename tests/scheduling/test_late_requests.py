@@ -68,7 +68,7 @@ def test_without_a_heartbeat_it_is_believed_to_be_ahead(story: Story, frontier: 
     assert story.take(frontier) is None
     frontier.set_progress(trunk.id, ChainProgress(20))
     frontier.refresh()
-    assert story.take(frontier) is not None, "it passed the step before it was told"
+    assert story.take(frontier) is not None, "the chain passed the step before it had the request"
 
 
 def test_what_it_evaluates_and_keeps_in_passing_is_waited_for(story: Story, frontier: Frontier, trunk: Chain) -> None:

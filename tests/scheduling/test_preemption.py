@@ -94,7 +94,7 @@ def test_what_is_less_than_a_slot_comes_by_turns() -> None:
         world.submit(name, 1, 10_000)
     world.simulator.run_until(18 * TURN)
     done = [study.executed for study in world.simulator.plan.studies.values()]
-    assert sum(done) == pytest.approx(18 * TURN, abs=2.5 * TURN), "what is under way is not counted yet"
+    assert sum(done) == pytest.approx(18 * TURN, abs=2.5 * TURN), "steps in progress are not counted yet"
     assert world.used().total() == 1
     begun = Counter(event.stages[0].study for event in world.simulator.events if isinstance(event, e.ChainAssigned))
     assert max(begun.values()) - min(begun.values()) <= 1

@@ -168,7 +168,7 @@ def test_what_if_fewer_go_on() -> None:
 
 
 def test_what_if_fewer_go_on_of_trials_that_are_ranked_by_cooldowns() -> None:
-    """The configurations of the study are those of its trunks, in their order."""
+    """The replay takes the configurations from the study's trunks, in their order."""
     world = calm({**ASHA, "rung_value": {"cooldown": 2}}, slots=1)
     found = what_if(world.events, STUDY, {"tuner.max_steps": 9})
     assert (found["needed"], found["not_known"]) == (0, 0) and found["saved"] > 0

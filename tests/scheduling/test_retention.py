@@ -259,7 +259,7 @@ def test_the_best_state_that_was_lost_is_kept_when_it_is_trained_again() -> None
     assert best.metrics == {METRIC: 0.5} and best.is_beaten_at(4, {METRIC: 0.6})
     assert not best.is_beaten_at(4, {METRIC: 0.5})
     assert not best.is_beaten_at(5, {METRIC: 0.9}), "another study has asked for that result"
-    assert not best.is_beaten_at(12, {METRIC: 0.9}), "no trial of the study comes so far"
+    assert not best.is_beaten_at(12, {METRIC: 0.9}), "no trial of the study reaches that step"
     story.keep(node.id, 4)
     assert checkpoint_needs.steps_to_keep(story.plan, node.id, 0, 10) == []
     [study] = story.plan.studies.values()

@@ -75,7 +75,7 @@ def test_the_last_rungs_of_asha_have_the_slots_that_would_be_idle() -> None:
             times[event.stages[0]].add(event.at)
     assert slots[0] == [1] * 27
     assert slots[90] == [8, 8], "the first is only measured, after 2 and 4 were"
-    assert {len(each) for each in times.values()} == {1}, "what was measured is trained at once"
+    assert {len(each) for each in times.values()} == {1}, "the measured stage does not wait"
 
 
 def test_a_preview_is_what_a_run_comes_to() -> None:

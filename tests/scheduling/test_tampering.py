@@ -1,4 +1,4 @@
-"""A log that was cut, moved or edited at any place: replay reports in a sentence what does not follow.
+"""A log that was cut, moved or edited at any place: replay reports the inconsistency in a sentence.
 
 A name, a time or a cost may have any other plausible value: nothing is derived from it. Everything else is detected.
 """
@@ -78,7 +78,7 @@ def read(log: Sequence[e.Event]) -> Replay:
 
 def others(value: Any) -> list[Any]:
     """What might stand there instead."""
-    found = ["nobody", None, {}, [], (), -1, 10**6, 1.5, float("nan"), True, 10**400]
+    found = ["unknown", None, {}, [], (), -1, 10**6, 1.5, float("nan"), True, 10**400]
     if isinstance(value, int | float):
         found += [value + 1, value - 1]
     if isinstance(value, dict) and value:

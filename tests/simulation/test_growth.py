@@ -32,7 +32,7 @@ def calls(trials: int) -> int:
 
 
 def test_a_trial_of_a_large_study_costs_no_more_calls_than_one_of_a_small_study() -> None:
-    calls(50)  # imports what it needs
+    calls(50)  # warm up: it imports modules
     small, large = calls(300), calls(1200)
     first, further = small / 300, (large - small) / 900
     assert further < 1.1 * first, f"{first:.0f} calls a trial, then {further:.0f}"

@@ -88,7 +88,7 @@ def test_going_on_at_once_costs_nothing_and_taking_up_again_does() -> None:
     free = Player(workload_of_two, tuner, slots=1, target=0.5)
     costly = Player(workload_of_two, tuner, slots=1, target=0.5, switch=0.5)
     assert free.time_to_target() == 1 * 2.0 + 2 * 2.0
-    assert costly.time_to_target() == free.time_to_target(), "trial 1 goes on as soon as its first step is over"
+    assert costly.time_to_target() == free.time_to_target(), "trial 1 continues right after its first step"
     other_way = Player(workload_of_two.select([1, 0]), tuner, slots=1, target=0.5, switch=0.5)
     assert other_way.time_to_target() == 1 * 2.0 + 2 * 2.0 + 0.5
 

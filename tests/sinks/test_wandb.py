@@ -97,10 +97,10 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
 
 def test_what_the_library_raises_is_a_sentence(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(run: Run, row: dict[str, Any]) -> None:
-        raise Away("nobody answers")
+        raise Away("no answer")
 
     monkeypatch.setattr(Run, "log", fail)
-    with pytest.raises(SinkError, match="W&B: nobody answers"):
+    with pytest.raises(SinkError, match="W&B: no answer"):
         follow(Scripted(busy_study()), STUDY, [open_sink("wandb:mine")])
 
 

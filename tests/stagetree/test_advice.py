@@ -62,7 +62,7 @@ def counted(study: StudySpec) -> list[str]:
     ],
 )
 def test_lengths_with_schedules_that_are_stretched_to_them_are_cheaper_as_wsd(lr: Any) -> None:
-    """They saved nothing, and nobody said so. The proposal costs what it is said to cost."""
+    """Such lengths once saved nothing without a warning. The proposal has the cost that the advice names."""
     [said] = counted(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}))
     proposed = "{family: wsd, peak: 0.1, warmup: 0, decay: {ratio: 0.2}}"
     assert said == (
@@ -342,7 +342,7 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
     assert advice(spec(late, tuner=RUNGS | {"min_steps": int(found[1]), "max_steps": 9 * int(found[1])})) == []
     assert not any("chance" in each for each in advice(spec({"lr": choice([0.1, 0.2, 0.3])}, tuner=RUNGS)))
     few = advice(spec({"lr": choice([0.1, 0.2])}, tuner=RUNGS))
-    assert not any("chance" in each for each in few), "they never differ more, and it was said that they would later"
+    assert not any("chance" in each for each in few), "they never differ more, but once the advice said that they would"
 
 
 @pytest.mark.parametrize("kind", ["asha", "sha", "hyperband", "async_hyperband"])

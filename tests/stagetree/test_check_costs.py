@@ -1,4 +1,4 @@
-"""The cost of checking a study grows with its size, or is bounded: what is checked is counted before it is listed.
+"""The cost of checking a study is linear in its size or bounded: values are counted before they are listed.
 
 The cost is the number of Python calls, which is the same on every machine.
 """
@@ -78,7 +78,7 @@ def check(body: Json) -> None:
 
 @pytest.mark.parametrize("of", GROWING)
 def test_the_cost_grows_with_the_number(of: str) -> None:
-    check(GROWING[of](3))  # imports what it needs
+    check(GROWING[of](3))  # warm up: it imports modules
     few, many = (calls(lambda size=size: check(GROWING[of](size))) for size in (30, 120))  # type: ignore[misc]
     assert many < 6 * few + 10_000, f"{few:,} calls for 30, and {many:,} for 120"
 
@@ -100,7 +100,7 @@ MANY: dict[str, tuple[Json, str]] = {
         "to check it, more than 25,000 values would have to be tried",
     ),
 }
-"""Studies that took minutes, and what is said of them."""
+"""Studies whose check once took minutes, and their problems."""
 
 
 @pytest.mark.parametrize("of", MANY)

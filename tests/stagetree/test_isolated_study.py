@@ -46,7 +46,7 @@ async def test_what_is_waited_for_comes_from_the_trial_that_is_trained_alone(ser
         await asyncio.to_thread(isolate, workers, study.id)
         with working(workers, study.id):
             assert [(await each).value for each in waiting] == [2.0, 1.0]
-        assert len(await trials_of(study)) == 2, "nobody asks for them a third time"
+        assert len(await trials_of(study)) == 2, "they are not run a third time"
 
 
 async def test_numbers_are_those_of_the_new_trials(server: str, workers: Workers) -> None:

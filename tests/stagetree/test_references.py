@@ -72,7 +72,7 @@ def literal(lr: Json, names: list[str]) -> Json:
 def test_a_study_with_references_is_the_one_with_its_numbers(
     lengths: list[int], decays: list[int], peaks: list[float], names: list[str]
 ) -> None:
-    """In the same order, wherever the entries stand, and with as many unique steps."""
+    """In the same order, regardless of the order of entries, and with as many unique steps."""
     lr = {**WSD, "peak": {"choice": peaks}, "decay": {"choice": decays}}
     bound = study({"max_steps": lengths, **{name: BOUND.get(name, lr) for name in names}})
     trials = []

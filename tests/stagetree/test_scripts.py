@@ -76,7 +76,7 @@ def test_a_schedule_of_its_own_is_named_in_the_log(build: Any, capsys: pytest.Ca
     build(schedule.replace("StepLR", "ReduceLROnPlateau").replace(", 3)", ")") + SCRIPT)
     assert capsys.readouterr().out == (
         "--- ReduceLROnPlateau: its rates follow from results, so run.state must save and load its state_dict\n"
-    ), "what is saved with the state is shared as the state is"
+    ), "a saved schedule is shared like the rest of the state"
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ async def test_a_study_is_found_again(server: str, workers: Workers) -> None:
         with working(workers, study):
             assert await second.eval({"lr": 0.5}, 8) == Result(0, 8, 4.0, {"accuracy": 4.0})
         with pytest.raises(NotFound):
-            await AsyncStudy.open("nobody", url=server)
+            await AsyncStudy.open("unknown", url=server)
 
 
 async def test_what_the_studys_own_tuner_has_tried_is_asked_for_anew(server: str, workers: Workers) -> None:

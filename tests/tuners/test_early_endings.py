@@ -78,7 +78,7 @@ def test_results_that_are_no_better() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_patience_compares_results_of_the_same_step(seed: int) -> None:
-    """With losses that fall, no result of the first rung is as good as those of the rungs above."""
+    """With falling losses, each result of the first rung is worse than all results of the rungs above."""
     chance = random.Random(seed)
     worth = defaultdict[str, float](lambda: chance.uniform(0, 0.2))
     asha = {"kind": "asha", "num_trials": 81, "min_steps": 1, "max_steps": 81, "eta": 3}

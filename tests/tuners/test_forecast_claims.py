@@ -60,7 +60,7 @@ def test_a_few_claims_prove_nothing() -> None:
         found.observe(result(trial, 5, 0.4))
         found.observe(judged(trial, 5, 0.1 if trial % 2 else 0.9, next=7))
         found.observe(result(trial, 7, 0.4 if trial % 2 else 0.6))
-    assert found.next.is_no_worse and found.next.number == 60 and not found.is_given, "nobody came to the end"
+    assert found.next.is_no_worse and found.next.number == 60 and not found.is_given, "no trial reached the end"
 
 
 def comes_to_a_stop(p: float) -> ForecastProof:
@@ -77,7 +77,7 @@ def comes_to_a_stop(p: float) -> ForecastProof:
 def test_what_was_right_about_the_first_marks_proves_nothing_of_those_of_now() -> None:
     """The best value of the time rises: by and by no trial reaches it any more, and p must have seen that."""
     assert not comes_to_a_stop(0.1).is_given
-    assert comes_to_a_stop(0.01).is_given, "as good as the verdict: nobody"
+    assert comes_to_a_stop(0.01).is_given, "no trial is as good as the verdict"
 
 
 def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:

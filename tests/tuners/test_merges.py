@@ -173,7 +173,7 @@ def test_equal_trials_of_two_studies_share_their_means() -> None:
 
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 3))
 def test_whatever_is_lost_the_states_stay_until_their_mean_is_there(seed: int, slots: int) -> None:
-    """No state of a mean that will be asked for may be released; a lost one is trained again, at the same value."""
+    """A state is not released before its mean is computed. A lost state is trained again, to the same value."""
     world = simulator(spec(MERGED), slots=slots, faults=faults(seed, lose=0.1, fail=0.05))
     study = world.plan.studies[STUDY]
     while world.advance():

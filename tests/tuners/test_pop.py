@@ -181,7 +181,7 @@ def test_without_a_target_the_best_so_far_is_the_one_to_beat() -> None:
     assert best(found) == pytest.approx(0.85 * (1 - math.exp(-5)))
     targets = [judgement["target"] for judgement in judgements(found)]
     assert targets == sorted(targets) and targets[0] < targets[-1]
-    assert found.executed == 12 * 20, "twelve trials prove no p, so that it ends nobody"
+    assert found.executed == 12 * 20, "twelve trials prove no p, so that POP ends no trial"
 
 
 def test_time_is_up() -> None:
@@ -261,8 +261,8 @@ def chance(node: Node, step: int) -> e.Metrics:
 
 @pytest.mark.parametrize("slots", [2, 4])
 def test_equal_results_leave_slots_for_new_trials(slots: int) -> None:
-    """Where all results at a step are equal, they say nothing, and trials that learn from the first step on are found
-    before those at chance are at their end.
+    """Equal results at a step carry no information. New trials start, and good ones appear before trials at chance
+    level have finished.
     """
     ends = {"end": [*(round(0.1 + 0.01 * number, 2) for number in range(16)), 0.75, 0.8, 0.85, 0.9]}
     found = run(POP | {"num_trials": 20, "target": 0.8}, measure=chance, space=ends, slots=slots)

@@ -154,8 +154,8 @@ def test_decisions_with_drawn_ties_are_derived_again(kind: str, seed: int, slots
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["asha", "sha"])
 def test_the_far_corner_of_a_grid_is_reached_where_first_results_are_equal(kind: str) -> None:
-    """All trials are equal at the first two rungs. Those of one corner are better at the next, and have the highest
-    numbers.
+    """All trials are equal at the first two rungs. The trials of one corner, which have the highest numbers, are better
+    at the next.
     """
 
     def measure(node: Node, step: int) -> dict[str, float | None]:

@@ -145,7 +145,7 @@ def promotions(study: Study) -> list[tuple[int, int]]:
 
 
 def trials_at(study: Study, steps: int) -> int:
-    """The number of trials that were asked to train for these steps, or passed there."""
+    """The number of trials with a request at this step."""
     return sum(steps in trial.requested_steps for trial in study.trials)
 
 

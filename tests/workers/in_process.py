@@ -21,10 +21,10 @@ from stagetree.trainer.ranks import group
 
 
 class InProcess(TrainerClient):
-    """What a trainer's process does, in this one. `script` holds what a test wants to happen.
+    """A trainer that runs in the test's process. `script` is the test's hook.
 
-    It is called with the action and its step; its errors are those of the process. `machine` and
-    `not_exact` are what the test says that they are.
+    `script` is called with each action and its step; an error that it raises is an error of the trainer. The test sets
+    `machine` and `not_exact`.
     """
 
     def __init__(self, script: Callable[[InProcess, str, int], None]) -> None:

@@ -66,7 +66,7 @@ def test_what_we_have_claimed_and_is_over_is_not_ours_any_more(cluster: Cluster)
 
 def test_what_there_is_not_cannot_be_claimed(cluster: Cluster) -> None:
     with pytest.raises(ChainNotClaimable):
-        claimed_in_doubt(cluster, lambda rows, chain: None, chain="nobody's")
+        claimed_in_doubt(cluster, lambda rows, chain: None, chain="unknown")
 
 
 def test_a_worker_that_is_to_end_does_not_ask_on(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -110,9 +110,9 @@ def test_the_state_is_kept_where_a_result_is_the_best_so_far() -> None:
     assert {step: save.best_for for step, save in kept.items()} == {4: (0, 1), 6: (1,), 9: ()}
     asked = replace(NOW, flags=ChainFlags((2,)))
     better = ChainExecution("c", made.assignment)
-    assert drive(better, asked, {"loss": 0.1})[:2] == [(2, "evaluate"), (2, "save")], "somebody goes on from there"
+    assert drive(better, asked, {"loss": 0.1})[:2] == [(2, "evaluate"), (2, "save")], "another stage resumes from there"
     assert made.assignment.next_stop(2) == (4, (2, 4), ()), (
-        "a trainer that goes on by itself stops where its state is asked for"
+        "a trainer with a loop of its own stops where its state is requested"
     )
 
 

@@ -79,7 +79,7 @@ def test_a_copy_of_a_database_neither_writes_nor_deletes(root: str, make: Make, 
         open_owned(copy, root).delete(key)
     with pytest.raises(StoreUnavailable, match="gc --adopt"):
         write(open_owned(copy, root))
-    assert b"".join(open_owned(copy, root).read(key)) == b"state", "reading harms nobody"
+    assert b"".join(open_owned(copy, root).read(key)) == b"state", "reading needs no ownership"
 
 
 def test_a_copy_takes_over_where_the_other_is_gone(root: str, make: Make, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ STAGE = stage()
 def test_only_what_failed_here_and_another_slot_has_trained_since_speaks_against_a_slot(
     completed_on: str | None, failed: str, after: int, is_the_slots_fault: bool
 ) -> None:
-    """Its own last success may go on record after its first failure; the records of an old chain are gone.
+    """Its own last success may be recorded after its first failure; the records of an old chain are deleted.
 
-    Where most configurations of a search raise, sound slots were in quarantine, one after the other.
+    In a search where most configurations raise, sound slots were once quarantined one after the other.
     """
     records, health = MemoryRecords(), Health()
     health.record_failure(failed, after, "plan", 0)

@@ -66,7 +66,7 @@ def test_a_step_that_was_passed_before_the_slot_heard_of_it_is_not_waited_for(pa
     trunk, found = pair.submit(TRUNK), list[str]()
 
     def ask() -> None:
-        """At step 10, while the slot's row still shows 0: the trunk is asked for step 5 in passing, in vain."""
+        """At step 10, while the slot's row still shows 0: a request for step 5 of the trunk comes too late."""
         late = pair.submit(spec(({}, 5)))
         pair.ticker.tick()
         assert deliver_to(pair, "gpu1") == 0, "it is believed to be ahead"

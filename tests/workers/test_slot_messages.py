@@ -21,7 +21,7 @@ def test_messages_may_come_twice_late_and_for_what_is_long_over(cluster: Cluster
     chain = cluster.messages[0][0]
     slot = cluster.slots["gpu0"]
     assert not slot.run_stage(chain, 1)  # before its time
-    assert not slot.run_stage("nobody", 0)
+    assert not slot.run_stage("unknown", 0)
     assert slot.run_stage(chain, 0)
     assert not slot.run_stage(chain, 0)  # a copy
     assert not slot.run_stage("another", 1)
@@ -97,7 +97,7 @@ def test_a_chain_that_was_lost_between_two_stages_begins_none(cluster: Cluster) 
 
 
 def test_a_stage_that_only_evaluates_is_not_the_end_of_its_chain(cluster: Cluster) -> None:
-    """There is no state to keep at its end, with which the end of a chain would go on record."""
+    """No state is saved at its end, with which the end of a chain would be recorded."""
     cluster.run(cluster.submit(BRANCHES))
     study = cluster.submit(spec(({}, 4), ({}, 8)))
     cluster.ticker.tick()

@@ -152,7 +152,7 @@ def test_a_slot_whose_worker_stays_on_a_device_that_is_lent_rests_and_nobody_is_
     study = cluster.submit(added({}, ({"lr": 0.1}, 3)) | {"ranks": 2})
     for _ in range(2):
         cluster.round()
-    assert cluster.begun == [], "nothing is started beside whatever is there"
+    assert cluster.begun == [], "no process starts beside one that may still run"
     (given,), (end,) = cluster.events(e.ChainAssigned), cluster.events(e.ChainEnded)
     assert end.outcome == "interrupted" and cluster.events(e.StageFailed) == []
     silent = cluster.row(given.members[0])

@@ -336,7 +336,7 @@ def test_an_input_that_does_not_answer_is_tried_again_and_fails_nothing(database
 @needs_leases
 @pytest.mark.parametrize("at", ["build", "train"])
 def test_a_slot_that_must_end_waits_for_no_input(cluster: Cluster, tmp_path: Path, at: str) -> None:
-    """What it has trained by then is recorded, and the results say that nobody looked."""
+    """The steps trained by then are recorded, and the results say that the input was not checked."""
     data, begun = tmp_path / "data.txt", time.monotonic()
     replace(data, "one")
     study = cluster.submit(ALONE, inputs=[{"path": str(data)} if at == "build" else look(str(data))])

@@ -242,7 +242,7 @@ def test_the_scheduler_hears_at_once_of_a_step_that_was_asked_for_on_the_way(clu
 def test_a_trained_chain_waits_for_the_store_and_for_no_message(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than a lease, which its heartbeat renews. Facts that go on record by then leave the rest waiting."""
+    """For longer than a lease, which its heartbeat renews. The rest waits while some facts are recorded."""
     monkeypatch.setattr("app.workers.slot.outbox.COALESCE_SECONDS", 0.0)
     may_go_on, study = Flag(), cluster.submit(spec(({}, 2)))
 

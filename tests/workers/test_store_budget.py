@@ -83,7 +83,7 @@ def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, 
     for number in range(200):
         cluster.round()
         assert bytes_of(cluster) <= budget
-        if deleting.has_waiting_slots or number < 2:  # by then the size of a state is known
+        if deleting.has_waiting_slots or number < 2:  # the size of a state is unknown before
             waited += deleting.has_waiting_slots
             while not deleting.look().is_done:
                 pass

@@ -87,7 +87,7 @@ def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
 
 @pytest.mark.parametrize("place", [None, ("p", "n", 1), ("p", "m", 2), ("q", "n", 2)])
 def test_a_later_stage_is_not_trained_from_anywhere_else(place: tuple[str, str, int] | None) -> None:
-    """Otherwise its metrics would be those of other steps, under its node's name."""
+    """Otherwise metrics of other steps would be recorded under its node's name."""
     trainer = host()
     train(trainer, 0)
     if place:

@@ -45,7 +45,7 @@ RATES = {
     "broker forgets": 0.005,
     "worker is killed": 0.003,
     "fork is killed": 0.001,
-    "worker is asked to end": 0.002,
+    "worker gets SIGTERM": 0.002,
     "worker is paused": 0.002,
     "slot is claimed twice": 0.002,
     "scheduler is killed": 0.003,
@@ -166,7 +166,7 @@ class Effects:
             self.faults.moments.add(point := crash_point(what))
             if point == self.faults.kill_at:
                 self.faults.kill_at = ""
-                self.faults.tell(f"{self.process.name} is killed at {point}, as was asked for")
+                self.faults.tell(f"{self.process.name} is killed at {point}, as configured")
                 self._die(what)
                 return
         for name, happens in self._accidents:
@@ -183,7 +183,7 @@ class Effects:
         accidents[f"{kind} is paused"] = lambda what: process.pause(self.faults.seconds(PAUSE))
         if kind == "worker":
             accidents["slot is claimed twice"] = lambda what: process.begin_twin(self.faults.seconds(STAY))
-            accidents["worker is asked to end"] = lambda what: process.ask_to_end()
+            accidents["worker gets SIGTERM"] = lambda what: process.ask_to_end()
             accidents["host is lost"] = lambda what: process.kill_host()
         accidents["everything is killed"] = lambda what: process.kill_all()
         return [(name, happens) for name, happens in accidents.items() if self.faults.may_strike(name)]

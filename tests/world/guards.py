@@ -184,7 +184,7 @@ def counts_of_reports(patch: pytest.MonkeyPatch) -> None:
 
 
 def losses_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """Who has read what the log has lost reads on as if it had not."""
+    """Readers do not notice that the log has lost events that they had read."""
 
     def read_after(log: EventLog, stream: str, last: StoredEvent | None, limit: int) -> list[StoredEvent]:
         return log.read(stream, after=0 if last is None else last.version, limit=limit)

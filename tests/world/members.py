@@ -42,11 +42,11 @@ class Member(Process):
         self._world.kill_host(self.name)
 
     def begin_twin(self, seconds: float) -> None:
-        """Another machine has a worker of this slot as well, for so long."""
+        """For some seconds, another machine runs a worker of this slot, too."""
         self._world.begin_twin(self, seconds)
 
     def lose_commits(self, seconds: float) -> None:
-        """The database fails over to a replica that lacks the commits of so long."""
+        """The database fails over to a replica that lacks the commits of the last `seconds`."""
         self._world.lose_commits(seconds)
 
     def ask_to_end(self) -> None:

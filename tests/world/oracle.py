@@ -140,11 +140,11 @@ def _check_objects(world: World) -> None:
                 continue
             assert key in world.objects.objects, f"checkpoint {key} is named and not there"
             whole = hashlib.sha256(world.objects.objects[key]).hexdigest() == kept.checkpoint.sha256
-            assert whole or key in world.objects.damaged, f"checkpoint {key} is not what was recorded"
+            assert whole or key in world.objects.damaged, f"checkpoint {key} differs from its recorded hash"
 
 
 def _is_forgotten(world: World, key: str) -> bool:
-    """Whether the log has lost that it let the checkpoint go, which is found when it is read."""
+    """Whether the log has lost the event that released the checkpoint. The next reader notices the missing file."""
     at = world.objects.deleted.get(key)
     return at is not None and any(begin <= at <= end for begin, end in world.lost_times)
 
@@ -165,7 +165,7 @@ def check_lent(world: World) -> None:
     for slot in slots:
         if slot.lent_to is not None:
             assert slot.lent_to in live, f"{slot.name} is lent to a chain that is over: {standing(world)}"
-            assert slot.name in live[slot.lent_to].members, f"nobody knows that {slot.name} is lent: {standing(world)}"
+            assert slot.name in live[slot.lent_to].members, f"no chain has lent {slot.name}: {standing(world)}"
 
 
 @cache

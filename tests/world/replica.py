@@ -12,7 +12,7 @@ from app.events.sql_records import SqlRecords
 from app.events.sqlite import SQLITE
 
 PutBack = Callable[[], None]
-"""Makes the records what they were."""
+"""Restores the copied records."""
 
 
 def copy_records(records: Records) -> PutBack:

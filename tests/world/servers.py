@@ -60,7 +60,7 @@ class WorldDatabase(Server):
             self._replica = copy_records(self.records)
 
     def fail_over(self) -> None:
-        """The replica takes the place of the database. What it lacks is lost."""
+        """The replica replaces the database. Commits that it lacks are lost."""
         assert self._replica is not None
         before = self.records.log.head()
         self._replica()

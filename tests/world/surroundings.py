@@ -20,7 +20,7 @@ environment = cache(module.environment)
 def folder_of_world() -> Iterator[Path]:
     """A folder in memory, where there is one, for a world that is played in the block.
 
-    Git is asked about the trainers once a process, and no hook notes the opened files: no rule needs that.
+    Git is called once a process for the trainers, and no hook records opened files: no rule needs that.
     """
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with (

@@ -111,7 +111,7 @@ class World:
                 member.kill()
 
     def begin_twin(self, member: Member, seconds: float) -> None:
-        """A worker of the same slot on another machine, which its user ends after so long."""
+        """A worker of the same slot on another machine, which its user ends after `seconds`."""
         name = f"worker-{TWIN}-{slot_of(member.name)}"
         if name not in self.members:
             self._supervise(name, self._be_worker)
@@ -128,7 +128,7 @@ class World:
             self.members[name].ask_to_end()
 
     def lose_commits(self, seconds: float) -> None:
-        """The commits of so long do not reach the replica, which then takes the place of the database."""
+        """The commits of `seconds` do not reach the replica, which then replaces the database."""
         begin = self.time.now
 
         def fail_over() -> None:

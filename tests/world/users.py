@@ -80,7 +80,7 @@ class Doors:
             recorded = None
         except (DatabaseUnavailable, VersionConflict):
             return  # like an error: the user asks again
-        self._world.database.catch_up()  # commands that are lost must be asked for again
+        self._world.database.catch_up()  # lost commands must be sent again
         me.effects.moment("after a command")
         if self._world.faults.strikes("client's answer is lost", f"{me.name}, {request.key}"):
             return
