@@ -354,7 +354,7 @@ def test_shapes(name: str, tmp_path: Path) -> None:
     assert StudySpec.from_file(tmp_path / "study.yaml") == StudySpec(**answer.study)
 
 
-def test_other_fields_become_those_of_a_study(tmp_path: Path) -> None:
+def test_other_fields_become_fields_of_the_study(tmp_path: Path) -> None:
     fields = {}
     for name in ("determined: adaptive asha", "determined: a grid", "katib: bayesian", "nni: an experiment"):
         path = tmp_path / "file.yaml"
@@ -463,13 +463,13 @@ REFUSED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("content", "problem"), REFUSED)
-def test_what_is_refused(content: Json, problem: str) -> None:
+def test_refused_files(content: Json, problem: str) -> None:
     with pytest.raises(NotImported) as refused:
         import_study(content, trainer="t", metric="a", mode="min", num_trials=3, max_steps=3)
     assert any(line.startswith(problem) for line in str(refused.value).splitlines()), refused.value
 
 
-def test_what_the_study_leaves_out_is_named() -> None:
+def test_ignored_fields_are_named() -> None:
     answer = import_study(
         {**determined(resources={}), "resources": {"slots_per_trial": 2}, "labels": ["a"]}
         | {"searcher": {"name": "adaptive_asha", "metric": "a", "max_length": {"batches": 64}, "max_trials": 4}},

@@ -1,4 +1,4 @@
-"""Further shapes of public files, written anew after the importers were: they import right, or say why not."""
+"""Further shapes of public files, which played no part in writing the importers: they import, or give a reason."""
 
 from __future__ import annotations
 
@@ -287,14 +287,14 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
-def of_optuna(objective: Any) -> Json:
+def study_of_objective(objective: Any) -> Json:
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
     study.optimize(objective, n_trials=40)
     return import_study(study, trainer="t", metric="m", max_steps=9, num_trials=30).study["space"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_it_imports_to_the_right_space(name: str, tmp_path: Path) -> None:
+def test_each_shape_imports_to_its_space(name: str, tmp_path: Path) -> None:
     text, space, tuner = RIGHT[name]
     path = tmp_path / "file.yaml"
     path.write_text(text)
@@ -307,7 +307,7 @@ def test_it_imports_to_the_right_space(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_says_why_not(name: str, tmp_path: Path) -> None:
+def test_a_refusal_gives_its_reason(name: str, tmp_path: Path) -> None:
     text, sentence = REFUSED[name]
     (tmp_path / "file.yaml").write_text(text)
     with pytest.raises(NotImported) as refused:
@@ -321,7 +321,7 @@ def test_layers_of_optunas_first_example() -> None:
             trial.suggest_int(f"n_units_l{number}", 4, 128, log=True)
         return trial.suggest_float("lr", 1e-5, 1e-1, log=True)
 
-    assert of_optuna(objective) == {
+    assert study_of_objective(objective) == {
         "n_layers": {"randint": [1, 3]},
         "n_units_l0": {"lograndint": [4, 128]},
         "n_units_l1": {"value": {"lograndint": [4, 128]}, "when": {"n_layers": [2, 3]}},
@@ -339,7 +339,7 @@ def test_boosters_of_optunas_examples() -> None:
             trial.suggest_categorical("sample_type", ["uniform", "weighted"])
         return 1.0
 
-    assert of_optuna(objective) == {
+    assert study_of_objective(objective) == {
         "booster": ["gbtree", "gblinear", "dart"],
         "max_depth": {"value": {"randint": [1, 9]}, "when": {"booster": ["gbtree", "dart"]}},
         "sample_type": {"value": {"choice": ["uniform", "weighted"]}, "when": {"booster": "dart"}},
@@ -351,4 +351,4 @@ def test_a_range_that_follows_another_value_is_refused() -> None:
         return float(trial.suggest_int("b", trial.suggest_int("a", 1, 5), 10))
 
     with pytest.raises(NotImported, match="b: has another range in some trials"):
-        of_optuna(objective)
+        study_of_objective(objective)

@@ -23,7 +23,7 @@ def studied(objective: Callable[[optuna.Trial], float], trials: int = 30, **opti
     return study
 
 
-def plain(trial: optuna.Trial) -> float:
+def plain_space(trial: optuna.Trial) -> float:
     lr = trial.suggest_float("lr", 1e-4, 1e-1, log=True)
     bs, layers = trial.suggest_categorical("bs", [32, 64]), trial.suggest_int("layers", 1, 3)
     units = trial.suggest_int("units", 8, 64, log=True) * trial.suggest_int("stride", 2, 8, step=2)
@@ -31,7 +31,7 @@ def plain(trial: optuna.Trial) -> float:
 
 
 def test_a_plain_space() -> None:
-    study = studied(plain, direction="maximize")
+    study = studied(plain_space, direction="maximize")
     space = space_from_optuna(study)
     assert space == {
         "lr": {"loguniform": [1e-4, 0.1]},
@@ -50,18 +50,18 @@ def test_a_plain_space() -> None:
     assert answer.study["mode"] == "max" and answer.study["tuner"]["kind"] == "random"
 
 
-def by_optimizer(trial: optuna.Trial) -> float:
+def optimizer_space(trial: optuna.Trial) -> float:
     name = trial.suggest_categorical("optimizer", ["adam", "sgd", "nesterov"])
     rate = trial.suggest_float("lr", 1e-3, 1.0)
     return rate if name == "adam" else rate * trial.suggest_float("momentum", 0.8, 0.99)
 
 
-def by_depth(trial: optuna.Trial) -> float:
+def depth_space(trial: optuna.Trial) -> float:
     depth = trial.suggest_int("depth", 1, 3)
     return float(sum(trial.suggest_int(f"width{number}", 4, 8) for number in range(depth)))
 
 
-def by_kernel(trial: optuna.Trial) -> float:
+def kernel_space(trial: optuna.Trial) -> float:
     if trial.suggest_categorical("model", ["svm", "forest"]) == "forest":
         return float(trial.suggest_int("trees", 2, 9))
     if trial.suggest_categorical("kernel", ["rbf", "poly"]) == "poly":
@@ -69,29 +69,29 @@ def by_kernel(trial: optuna.Trial) -> float:
     return trial.suggest_categorical("gamma", ["scale", "auto"]) == "scale"
 
 
-def when(entry: Any, **condition: Any) -> Json:
+def conditional(entry: Any, **condition: Any) -> Json:
     return {"value": entry, "when": condition}
 
 
 @pytest.mark.parametrize(
     ("objective", "expected"),
     [
-        (by_optimizer, {"momentum": when({"uniform": [0.8, 0.99]}, optimizer=["nesterov", "sgd"])}),
+        (optimizer_space, {"momentum": conditional({"uniform": [0.8, 0.99]}, optimizer=["nesterov", "sgd"])}),
         (
-            by_depth,
+            depth_space,
             {
                 "width0": {"randint": [4, 8]},
-                "width1": when({"randint": [4, 8]}, depth=[2, 3]),
-                "width2": when({"randint": [4, 8]}, depth=3),
+                "width1": conditional({"randint": [4, 8]}, depth=[2, 3]),
+                "width2": conditional({"randint": [4, 8]}, depth=3),
             },
         ),
         (
-            by_kernel,
+            kernel_space,
             {
-                "trees": when({"randint": [2, 9]}, model="forest"),
-                "kernel": when({"choice": ["rbf", "poly"]}, model="svm"),
-                "degree": when({"randint": [2, 4]}, kernel="poly"),
-                "gamma": when({"choice": ["scale", "auto"]}, kernel="rbf"),
+                "trees": conditional({"randint": [2, 9]}, model="forest"),
+                "kernel": conditional({"choice": ["rbf", "poly"]}, model="svm"),
+                "degree": conditional({"randint": [2, 4]}, kernel="poly"),
+                "gamma": conditional({"choice": ["scale", "auto"]}, kernel="rbf"),
             },
         ),
     ],
@@ -109,12 +109,12 @@ def test_conditions(objective: Callable[[optuna.Trial], float], expected: Json) 
     assert import_study(studied(objective), trainer="t", metric="x", num_trials=9, max_steps=2)
 
 
-def by_value(trial: optuna.Trial) -> float:
+def value_dependent_range(trial: optuna.Trial) -> float:
     name = trial.suggest_categorical("optimizer", ["adam", "sgd"])
     return trial.suggest_float("lr", 1e-5, 1e-3 if name == "adam" else 1.0)
 
 
-def two_explain(trial: optuna.Trial) -> float:
+def ambiguous_condition(trial: optuna.Trial) -> float:
     is_sgd = trial.number % 2 == 0
     trial.suggest_categorical("a", [is_sgd] if trial.number < 0 else [True, False])
     return trial.suggest_float("x", 0, 1) if trial.number % 3 else 0.0
@@ -125,9 +125,9 @@ def test_a_range_that_changes_is_refused() -> None:
         r"lr: has another range in some trials \(\{'uniform': .*\} and .*\): give each a name of its own, such as lr_a"
     )
     with pytest.raises(NotImported, match=problem):
-        space_from_optuna(studied(by_value))
+        space_from_optuna(studied(value_dependent_range))
     with pytest.raises(NotImported, match="x: exists in some trials only, and no other parameter alone explains which"):
-        space_from_optuna(studied(two_explain))
+        space_from_optuna(studied(ambiguous_condition))
 
 
 def test_a_value_that_was_never_tried_is_no_condition() -> None:
@@ -152,10 +152,10 @@ def test_a_study_without_trials() -> None:
 
 def test_a_storage(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/o.db"
-    studied(plain, 3, storage=url, study_name="first", sampler=None)
+    studied(plain_space, 3, storage=url, study_name="first", sampler=None)
     answer = import_study(url, trainer="t", metric="x", num_trials=4, max_steps=2)
     assert answer.study["name"] == "first" and answer.study["tuner"]["sampler"] == "tpe"
-    studied(plain, 1, storage=url, study_name="second")
+    studied(plain_space, 1, storage=url, study_name="second")
     with pytest.raises(StagetreeError, match="must have one study, and has first, second: in Python, import_study"):
         import_study(url)
     with pytest.raises(StagetreeError, match="the storage cannot be read"):
@@ -188,7 +188,7 @@ def sampler(name: str, **fields: Any) -> Any:
 
 
 def domain(kind: str, name: str = "_Uniform", q: Any = None, **fields: Any) -> Any:
-    """An object like one of Ray's, which is not installed here."""
+    """A stand-in for a domain of Ray, which is not installed here."""
     inner = sampler(name, **{key: fields.pop(key) for key in ("mean", "sd") if key in fields})
     chosen = inner if q is None else sampler("Quantized", q=q, inner=inner)
     members = {"__module__": "ray.tune.search.sample", "get_sampler": lambda self: chosen, **fields}
@@ -199,7 +199,7 @@ def uniform(low: float, high: float, **options: Any) -> Any:
     return domain("Float", lower=low, upper=high, **options)
 
 
-def test_a_space_that_is_drawn() -> None:
+def test_a_sampled_space() -> None:
     space = {
         "lr": uniform(1e-4, 1e-1, name="_LogUniform"),
         "wd": uniform(0, 1),
@@ -237,7 +237,7 @@ def test_a_grid() -> None:
     assert study["tuner"] == {"kind": "grid", "max_steps": 4}
 
 
-def test_what_ray_has_and_a_study_has_not() -> None:
+def test_parts_of_ray_that_no_study_has_are_refused() -> None:
     given: Json = {"trainer": "t", "metric": "x", "mode": "min", "num_trials": 2, "max_steps": 4}
     with pytest.raises(NotImported, match="f: is sample_from, a function: write when"):
         import_study({"f": domain("Function"), "x": uniform(0, 1)}, **given)

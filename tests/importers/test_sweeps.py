@@ -289,7 +289,7 @@ def test_a_goal_a_target_and_strictness(tmp_path: Path) -> None:
     assert imported(tmp_path, SHAPES["hyperband by max_iter"][0])["value"] == "last"
 
 
-def test_what_the_study_leaves_out_is_named(tmp_path: Path) -> None:
+def test_ignored_fields_are_named(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(SHAPES["fields of a project, and a command"][0])
     notes = import_study(path, trainer="x", max_steps=3).notes
@@ -381,7 +381,7 @@ REFUSED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("change", "problem"), REFUSED)
-def test_what_is_refused(change: Json, problem: str) -> None:
+def test_refused_files(change: Json, problem: str) -> None:
     changed = {name: value for name, value in {**BASE, **change}.items() if value is not None}
     with pytest.raises(NotImported) as refused:
         import_study(changed, "wandb", trainer="x")
