@@ -1,4 +1,4 @@
-"""The CIFAR-10 example reads the real format, names errors of a folder, and augments by its generator alone."""
+"""The CIFAR-10 example reads the real format, reports errors of a folder, and augments with its generator only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/cifar10/trainer.py"
 
 @cache
 def trainer() -> Any:
-    """It is loaded by the first test, since torchvision takes two seconds to import."""
+    """The first test loads it, since torchvision takes two seconds to import."""
     return load(str(EXAMPLE), "Cifar10")
 
 
@@ -29,7 +29,7 @@ def seeded() -> Generator:
 
 
 def write(folder: Path, number: int, labels: list[int]) -> None:
-    """Images of one colour each: red is the label, green the file, blue the place in it."""
+    """Images of one colour each: red is the label, green the file, blue the index in it."""
     records = [bytes([label]) + bytes([label] * 1024 + [number] * 1024 + [i] * 1024) for i, label in enumerate(labels)]
     (folder / f"data_batch_{number}.bin").write_bytes(b"".join(records))
 
@@ -46,7 +46,7 @@ def test_reads_the_binary_format(tmp_path: Path) -> None:
     assert valid.tensors[0][:, 2, 31, 31].tolist() == [1] and valid.tensors[1].tolist() == [4]
 
 
-def test_a_missing_folder_is_named_with_what_would_be_right(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_with_a_right_one(tmp_path: Path) -> None:
     write(tmp_path, 2, [0])
     with pytest.raises(FileNotFoundError) as caught:
         trainer()(seed=0, device="cpu", data=str(tmp_path))

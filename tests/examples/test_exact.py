@@ -1,4 +1,4 @@
-"""`stagetree check` finds every example exact: as its study file has it, and split equals whole to the bit."""
+"""`stagetree check` finds every example exact with its study's settings: split training equals whole, bit for bit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drawn(file: str, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_folder_that_a_study_names_is_only_read(tmp_path: Path) -> None:
-    """Otherwise a submitted study could choose where the machine writes."""
+    """Otherwise a submitted study could choose a folder to write into."""
     job = check_job(
         StudySpec.from_file(EXAMPLES / "shapes/study.yaml", limits=None), str(EXAMPLES / "shapes/trainer.py"), "cpu"
     )
@@ -67,8 +67,8 @@ def test_split_in_a_fresh_process_equals_whole(study: str, tmp_path: Path) -> No
     assert exactly(report_on(study, tmp_path, steps=2, broken=1))
 
 
-def test_a_text_of_another_python_is_refused_with_the_one_that_is_here() -> None:
-    """Its sources are another text, whose results must not be taken for this one's."""
+def test_a_corpus_of_another_python_is_refused() -> None:
+    """Its sources are another text, whose results must not pass for results of this one."""
     trainer = load_trainer(str(EXAMPLES / "charlm/trainer.py"), "charlm")
     with pytest.raises(ValueError, match=r"'python2\.7\.1' is not here: write alice or python3"):
         trainer(seed=0, device="cpu", text="python2.7.1")

@@ -1,4 +1,4 @@
-"""The longer study of which-decay.md, made small: its numbers, and its soup, equal trainings alone."""
+"""A small copy of the longer study of which-decay.md: its results, and its soup, equal trials trained alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SMALL = {"layers": 1, "width": 16, "heads": 2, "context": 16, "dropout": 0.1, "b
 
 
 def alone(trial: Any, seeds: int) -> list[dict[str, Any]]:
-    """The repeats of a trial as trials of their own: the order of the data is another one where the decay begins."""
+    """The repeats of a trial as trials of their own: each has another order of data from the start of the decay."""
     begin = trial["hp"]["lr"]["stable_until"] + 1
     orders = [0, *({"family": "values", "values": [0, seed], "milestones": [begin]} for seed in range(1, seeds))]
     return [{"hp": {**trial["hp"], "data_seed": order}, "steps": trial["steps"]} for order in orders]
 
 
 @pytest.mark.night
-def test_its_numbers_are_those_of_trials_alone(stack: Service, tmp_path: Path) -> None:
+def test_its_numbers_equal_trials_trained_alone(stack: Service, tmp_path: Path) -> None:
     spec = yaml.safe_load(FILE.read_text())
     spec |= {"trainer_args": SMALL, "eval_every": 4, "keep_best": 4}
     spec["space"]["max_steps"] = [20, 30]

@@ -1,4 +1,4 @@
-"""Scripts as their authors wrote them, and as trainers of studies: few lines differ, and the bits are the same."""
+"""Original scripts and their ports to trainers: few lines differ, and results are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_few_lines_make_a_script_a_trainer(folder: str) -> None:
     assert 0 < len(new) <= MOST_LINES, "\n".join(new)
 
 
-def test_the_page_shows_what_the_examples_do() -> None:
-    """Its blocks are pieces of scripts that need a model: of each, the line that trains is one of an example."""
+def test_the_page_shows_lines_of_the_examples() -> None:
+    """Its blocks are parts of scripts that need a model: the training line of each occurs in an example."""
     blocks = re.findall("```python\n(.*?)```", (EXAMPLES.parent / "docs/adapters.md").read_text(), re.DOTALL)
     texts = [path.read_text() for path in EXAMPLES.glob("*/*.py")]
     for block in blocks:

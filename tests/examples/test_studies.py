@@ -60,7 +60,7 @@ def trials_of(file: Path) -> Trials:
 
 
 def counted(trials: Trials) -> tuple[int, int]:
-    """The steps in all, and the different beginnings among them, by brute force."""
+    """All steps, and the unique ones, by brute force."""
     requested, beginnings = 0, set()
     for hp, steps in trials:
         beginning: int = 0
