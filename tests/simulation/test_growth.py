@@ -1,4 +1,4 @@
-"""A trial of a large simulated study costs what one of a small study costs, in Python calls."""
+"""A trial costs as many Python calls in a large simulated study as in a small one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies that request everything at once are planned without a simulation, with the same answers."""
+"""Studies that request all trials at once are planned without a simulation, with the same results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Uneven(Unit):
 
 
 @given(studies(), st.integers(1, 5), st.booleans())
-def test_a_plan_is_what_a_simulation_comes_to(spec: StudySpec, slots: int, is_uneven: bool) -> None:
+def test_a_plan_equals_its_simulation(spec: StudySpec, slots: int, is_uneven: bool) -> None:
     costs = Uneven() if is_uneven else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ORDER_SHARE", inf)
@@ -82,7 +82,7 @@ def costs_of(plan: SearchPlan, costs: Costs | None) -> list[float]:
 
 
 def test_ten_thousand_trials_are_planned_without_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It took the real scheduler a minute, and previews are refused after twenty seconds."""
+    """The real scheduler took a minute for them, and previews time out after twenty seconds."""
     monkeypatch.setattr(Simulator, "run", lambda self: pytest.fail("it is simulated"))
     space = {"lr": {"loguniform": [1e-4, 1.0]}, "wd": [0.0, 0.1]}
     study = {"name": "n", "trainer": "t", "metric": "m", "mode": "max", "space": space}
@@ -94,7 +94,7 @@ def test_ten_thousand_trials_are_planned_without_a_simulation(monkeypatch: pytes
 
 
 def test_one_slot_needs_no_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In whichever order it trains, it is never idle."""
+    """It is never idle, in any order of trials."""
     monkeypatch.setattr(Simulator, "run", lambda self: pytest.fail("it is simulated"))
     study = {"name": "n", "trainer": "t", "metric": "m", "mode": "max", "space": {"lr": [0.1, 0.2]}}
     previewed = preview(StudySpec.from_dict({**study, "tuner": {"kind": "grid", "max_steps": 10}}), slots=1)

@@ -1,4 +1,4 @@
-"""What slots and the scheduler spend besides steps, and the order of things that follows from it."""
+"""The overheads of slots and the scheduler, and the order of events that follows from them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ THREE = {"kind": "random", "num_trials": 3, "max_steps": 5}
 HALVES = {"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
 
 
-def ends(world: Simulator) -> list[float]:
-    """When stages ended, counted from the first look."""
+def stage_ends(world: Simulator) -> list[float]:
+    """The times at which stages ended, counted from the first assignment."""
     log = world.log()
     begun = next(each.at for each in log if isinstance(each.event, e.ChainAssigned))
     return [round(each.at - begun, 6) for each in log if isinstance(each.event, e.StageCompleted)]
 
 
-def test_chains_of_one_look_begin_one_after_the_other() -> None:
+def test_chains_of_one_tick_begin_one_after_the_other() -> None:
     world = simulator(spec(THREE), slots=3, overheads=Overheads(give=0.1, begin=0.5))
     world.run()
-    assert ends(world) == [5.5, 5.6, 5.7]
+    assert stage_ends(world) == [5.5, 5.6, 5.7]
     at_once = simulator(spec(THREE), slots=3, overheads=Overheads(begin=0.5))
     at_once.run()
-    assert ends(at_once) == [5.5, 5.5, 5.5]
+    assert stage_ends(at_once) == [5.5, 5.5, 5.5]
 
 
 def decisions(overheads: Overheads) -> list[str]:
@@ -55,14 +55,14 @@ def _named(event: Any) -> str:
     return f"{'start' if isinstance(event, e.TrialAdded) else 'promote'} {event.trial}"
 
 
-def test_what_comes_before_the_scheduler_looks_is_taken_in_together() -> None:
+def test_events_before_a_tick_are_handled_together() -> None:
     """The first result alone lets a new trial begin; both together promote the better one."""
     assert decisions(Overheads())[2:4] == ["start 2", "promote 1"]
     assert decisions(Overheads(look=0.1))[2:4] == ["promote 1", "start 2"]
 
 
-def test_what_was_kept_in_passing_and_is_still_on_its_way_is_waited_for() -> None:
-    """The stage ends before that state is stored: it was trained once more on the idle slot."""
+def test_a_chain_waits_for_a_state_that_is_being_saved() -> None:
+    """The stage ends before that state is stored. Once the idle slot trained the same steps again."""
     world = simulator(spec({"kind": "external"}), slots=2, overheads=Overheads(upload=10.0))
     decay = {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}
     world.give(c.AskForTrials(study=STUDY, actions=(c.Start(hp={"lr": 0.1}, steps=4),)))
@@ -73,7 +73,7 @@ def test_what_was_kept_in_passing_and_is_still_on_its_way_is_waited_for() -> Non
     assert study.active == 0 and study.executed == study.unique == 5
 
 
-def test_nothing_is_left_undone_by_a_scheduler_that_is_slow() -> None:
+def test_a_slow_scheduler_completes_all_work() -> None:
     slow = Overheads(look=0.7, give=0.3, begin=0.2, load=0.2, resume=0.1, hand_over=0.1, upload=0.4)
     world = simulator(spec(HALVES), slots=2, overheads=slow)
     world.run()
@@ -81,17 +81,17 @@ def test_nothing_is_left_undone_by_a_scheduler_that_is_slow() -> None:
     assert study.state == "completed" and not world.plan.chains
 
 
-def test_what_lies_before_a_stage_is_no_part_of_its_seconds() -> None:
-    """A claim and a hand-over are the scheduler's and the broker's; loading a state is the stage's own."""
+def test_time_before_a_stage_does_not_count_as_its_own() -> None:
+    """Claims and hand-overs are the scheduler's and the broker's time; loading a state is the stage's own."""
     world = simulator(spec({"kind": "external"}), slots=1, overheads=Overheads(claim=0.5, hand_over=0.25, begin=0.125))
     decay = {"family": "multistep", "init": 0.1, "milestones": [2], "gamma": 0.1}
     world.give(c.AskForTrials(study=STUDY, actions=(c.Start(hp={"lr": decay}, steps=3),)))
     world.run()
     assert [each.seconds for each in world.events if isinstance(each, e.StageCompleted)] == [2.125, 1.0]
-    assert ends(world) == [2.625, 3.875]
+    assert stage_ends(world) == [2.625, 3.875]
 
 
-def test_what_takes_longest_goes_first_once_the_scheduler_has_learnt_what_that_is() -> None:
+def test_the_longest_work_goes_first_once_costs_are_measured() -> None:
     def seconds(stage: e.Stage, number: int) -> float:
         return (stage.end - stage.start) * value(stage)
 
@@ -107,8 +107,8 @@ def test_what_takes_longest_goes_first_once_the_scheduler_has_learnt_what_that_i
     assert begun[2:] == [8, 5, 2, 7, 4, 3]
 
 
-def test_a_slot_that_is_free_while_the_scheduler_looks_is_given_work_by_its_next_look() -> None:
-    """One is free after 5 seconds, the other half a second later, in the middle of the look for the first."""
+def test_a_slot_freed_during_a_tick_gets_work_from_the_next_tick() -> None:
+    """The first slot is free after 5 seconds, the other half a second later, during the tick for the first."""
 
     def seconds(stage: e.Stage, number: int) -> float:
         return 5.5 if number == 1 else 5.0
@@ -116,4 +116,4 @@ def test_a_slot_that_is_free_while_the_scheduler_looks_is_given_work_by_its_next
     four = {"kind": "random", "num_trials": 4, "max_steps": 5}
     world = simulator(spec(four), slots=2, seconds=seconds, overheads=Overheads(look=1.0))
     world.run()
-    assert ends(world) == [5.0, 5.5, 5.0 + 1.0 + 5.0, 5.0 + 2 * 1.0 + 5.0]
+    assert stage_ends(world) == [5.0, 5.5, 5.0 + 1.0 + 5.0, 5.0 + 2 * 1.0 + 5.0]

@@ -1,4 +1,4 @@
-"""What one more trial costs a preview: the number of Python calls, which is the same on every machine."""
+"""The cost of one more trial in a preview: the number of Python calls, which is the same on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study measured, as lines of JSON, and played again."""
+"""Traces: the results of a study as lines of JSON, and simulations that replay them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def workload(*traces: Trace) -> Workload:
 RISING = workload(trace(0.1, 0.2, 0.3, 0.4), trace(0.2, 0.5, 0.7, 0.8), trace(0.3, None))
 
 
-def test_what_a_study_measured_is_written_and_read_back() -> None:
+def test_recorded_results_are_written_and_read_back() -> None:
     world = simulator(spec(RANDOM, eval_every=2), seconds=lambda stage, number: 3.0 * (stage.end - stage.start))
     world.run()
     study = world.plan.studies[STUDY]
@@ -51,7 +51,7 @@ def test_a_trial_that_failed_ends_with_null() -> None:
         assert (traces[json.dumps(trial.hp)]["values"][-1] is None) == (trial.state == "failed")
 
 
-def test_the_command_line_takes_them_from_a_log() -> None:
+def test_the_command_line_records_traces_from_a_log() -> None:
     world = simulator(spec(RANDOM))
     world.run()
     log = "".join(
@@ -63,7 +63,7 @@ def test_the_command_line_takes_them_from_a_log() -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"steps": [1]}'])
-def test_what_is_no_recording(text: str) -> None:
+def test_invalid_recordings_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the first line of recorded curves must have"):
         read([text])
 
@@ -82,7 +82,7 @@ def test_time_runs_to_the_evaluation_that_reaches_the_target_not_to_the_end_of_i
     assert Player(RISING, tuner, slots=3, target=0.9).time_to_target() == inf
 
 
-def test_going_on_at_once_costs_nothing_and_taking_up_again_does() -> None:
+def test_only_a_later_resumption_costs_a_switch() -> None:
     tuner: dict[str, Any] = {"kind": "asha", "num_trials": 2, "min_steps": 1, "max_steps": 4, "eta": 2}
     workload_of_two = RISING.select([0, 1])
     free = Player(workload_of_two, tuner, slots=1, target=0.5)
