@@ -106,7 +106,7 @@ class World:
             self.simulator.take([e.CheckpointDropped(node=node, step=step, key=key, reason="it is gone")])
 
     def release_checkpoints(self) -> None:
-        """As many as there are too many of, and now and then all that may go; some are deleted only later."""
+        """Release checkpoints over the limit, and now and then all that are unused; some are deleted only later."""
         chosen = list(deletion_order(self.plan, Costs()))
         if chosen and self.rng.random() < 0.3:
             some = tuple(chosen[: self.rng.choice([1, 3, len(chosen)])])
@@ -126,7 +126,7 @@ def result(values: list[dict[str, Any]]) -> e.Metrics:
 
 
 def values_of(trial: Trial, steps: int) -> list[dict[str, Any]]:
-    """The trial's own values, from its sequences alone. None of a merge: its state is a mean of other ones."""
+    """The trial's own values, from its sequences alone. None for a merge, whose state is a mean of others."""
     if trial.merge_of is not None:
         return []
     taken = {name: parse(sequence).take(steps) for name, sequence in sorted(trial.hp.items())}
@@ -139,7 +139,7 @@ RATES = st.just(SHARING["lr"]) | st.lists(sequences().map(lambda each: each.to_j
 
 @tried(20)
 @given(seed=st.integers(0, 10**9), rates=RATES)
-def test_whatever_happens(seed: int, rates: list[Any]) -> None:
+def test_invariants_hold_under_any_events(seed: int, rates: list[Any]) -> None:
     world = World(seed, rates)
     plan = world.plan
     for study in plan.studies.values():
@@ -157,7 +157,7 @@ def test_whatever_happens(seed: int, rates: list[Any]) -> None:
 
 
 def nothing_begins_with_what_is_gone(world: World) -> None:
-    """What a chain begins with is there, and is not released before its end. A mean begins with its parts."""
+    """The state that a chain begins with exists, and stays until the chain ends. A mean begins with its parts."""
     there, begun, means = dict[tuple[str, int], str](), dict[str, set[str]](), dict[str, list[tuple[str, int]]]()
     parents = {node.id: node.parent for node in world.plan.nodes.values()}
     for event in world.simulator.events:
@@ -183,7 +183,7 @@ def nothing_begins_with_what_is_gone(world: World) -> None:
 
 
 def results_are_its_own(world: World, study: Study) -> None:
-    """Every result that the tuner got is of the trial's own values; so is every point of its curve."""
+    """Every result of the tuner and every point of a curve comes from the trial's own values."""
     for line in study.history:
         if line.kind == "result":
             assert line.metrics == result(values_of(study.trials[line.trial], line.steps))

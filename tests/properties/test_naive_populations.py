@@ -18,11 +18,11 @@ Decision = tuple[str, int, int, frozenset[int]]
 
 
 class Naive:
-    """Reads a history line by line; `next` is what must come after it."""
+    """Reads a history line by line; `next` gives the decision that must follow."""
 
     def __init__(self, size: int) -> None:
         self.size, self.drawn, self.generation = size, 0, 0
-        self.losses: dict[int, float | None] = {}  # of the members; None while they train
+        self.losses: dict[int, float | None] = {}  # one for each member; None while it trains
         self.queue: list[Decision] = []
 
     @property
@@ -55,7 +55,7 @@ class Naive:
             self.losses[line.trial] = None
 
     def select(self) -> None:
-        """Truncation selection: the bottom fifth makes room for copies of one of the top fifth; the dead do, too."""
+        """Truncation selection: copies of the top fifth replace the bottom fifth, and failed members."""
         ranked = sorted(self.losses, key=lambda trial: (self.losses[trial], trial))
         alive = [trial for trial in ranked if self.losses[trial] != math.inf]
         fifth = 0 if len(ranked) == 1 else max(1, len(ranked) // 5)
@@ -79,7 +79,7 @@ class Naive:
 @pytest.mark.parametrize("slots", [1, 4, 30])
 @tried(4)
 @given(seed=st.integers(0, 10**6))
-def test_every_decision_is_that_of_a_3(slots: int, seed: int) -> None:
+def test_every_decision_follows_appendix_a_3(slots: int, seed: int) -> None:
     study, naive = unlucky(PBT, seed, slots), Naive(PBT["population_size"])
     for line in study.history:
         if line.kind in ("start", "promote", "stop"):

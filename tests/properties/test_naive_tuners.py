@@ -30,7 +30,7 @@ Naive = Callable[[list[TrialEvent], dict[str, Any]], Decision | None]
 
 @dataclass
 class Seen:
-    """What a history says, sorted: where each trial is, and every arrival (loss, trial) at each step asked for."""
+    """A history, sorted: the step of each trial, and all results (loss, trial) at each requested step."""
 
     started: int
     at: dict[int, int]
@@ -77,7 +77,7 @@ def rungs(tuner: dict[str, Any]) -> list[int]:
 
 
 def best_first(arrived: list[tuple[float, int]], tuner: dict[str, Any], rung: int) -> list[tuple[float, int]]:
-    """The arrivals at rung number `rung`; equal ones by number, or as the hashes of seed, rung and number are."""
+    """The results at rung number `rung`, ties by number, or by the hash of seed, rung and number."""
 
     def order(each: tuple[float, int]) -> tuple[float, bytes, int]:
         loss, trial = each
@@ -104,7 +104,7 @@ def sha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
     if seen.started < tuner["num_trials"]:
         return ("start", -1, ladder[0])
     for number, (lower, upper) in enumerate(pairwise(ladder), start=1):
-        if any(not arrived(seen, trial) for trial, at in seen.at.items() if at == lower and trial not in seen.gone):
+        if any(not has_arrived(seen, trial) for trial, at in seen.at.items() if at == lower and trial not in seen.gone):
             return None
         keep = max(1, tuner["num_trials"] // tuner["reduction_factor"] ** number)
         for loss, trial in best_first(seen.arrived.get(lower, []), tuner, number - 1)[:keep]:
@@ -113,12 +113,12 @@ def sha(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
     return None
 
 
-def arrived(seen: Seen, trial: int) -> bool:
+def has_arrived(seen: Seen, trial: int) -> bool:
     return any(trial == other for _, other in seen.arrived.get(seen.at[trial], []))
 
 
 def one_by_one(verdict: Callable[[Seen, int, int, dict[str, Any]], bool]) -> Naive:
-    """A stopping rule: a trial at a decision point is judged by the results of that time, the first to come first."""
+    """A stopping rule: each trial is judged at its decision point by the results at that time, in order of arrival."""
 
     def naive(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
         points = tuner["points"]
@@ -141,13 +141,13 @@ def one_by_one(verdict: Callable[[Seen, int, int, dict[str, Any]], bool]) -> Nai
 
 
 def is_in_top(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
-    """Stopping ASHA: in the top 1/eta of those seen there, itself among them, but one at least."""
+    """Stopping ASHA: in the top 1/eta of the results at that step, its own included, but at least one."""
     ranked = [other for _, other in best_first(seen.arrived[at], tuner, tuner["points"].index(at))]
     return ranked.index(trial) < max(1, len(ranked) // tuner["reduction_factor"])
 
 
 def near_the_best(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> bool:
-    """Bandit, where less is better and values are above 0: the best of all times 1 + epsilon is more than its own."""
+    """Bandit, for positive losses: the best of all results times 1 + epsilon is more than the trial's own best."""
     own = min(loss for arrivals in seen.arrived.values() for loss, other in arrivals if other == trial)
     best = min(loss for arrivals in seen.arrived.values() for loss, _ in arrivals)
     return own == best or best * (1 + tuner["epsilon"]) > own
@@ -165,7 +165,7 @@ def is_below_median(seen: Seen, trial: int, at: int, tuner: dict[str, Any]) -> b
 
 
 def hyperband(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | None:
-    """Hyperband, Algorithm 1: all brackets of successive halving, one after the other started; then once more."""
+    """Hyperband, Algorithm 1: all brackets of successive halving, started one after the other, over and over."""
     seen, eta, most = read(history), tuner["reduction_factor"], tuner["max_steps"]
     deepest = round(math.log(most, eta))
     widths = [math.ceil((deepest + 1) / (s + 1) * eta**s) for s in range(deepest, -1, -1)]
@@ -178,20 +178,20 @@ def hyperband(history: list[TrialEvent], tuner: dict[str, Any]) -> Decision | No
             return ("start", -1, eta**bracket)
         for number, width in enumerate(widths):
             begun = first + sum(widths[:number])
-            if (promotion := halved(seen, range(begun, begun + width), number, tuner)) is not None:
+            if (promotion := next_halving(seen, range(begun, begun + width), number, tuner)) is not None:
                 return promotion
-        if any(not arrived(seen, trial) for trial in members if trial not in seen.gone):
+        if any(not has_arrived(seen, trial) for trial in members if trial not in seen.gone):
             return None
         first = members.stop
     return None
 
 
-def halved(seen: Seen, members: range, number: int, tuner: dict[str, Any]) -> Decision | None:
+def next_halving(seen: Seen, members: range, number: int, tuner: dict[str, Any]) -> Decision | None:
     """The next promotion in one bracket, as in Algorithm 1 of the SHA paper."""
     ladder = rungs({**tuner, "min_steps": tuner["reduction_factor"] ** number})
     for rung, (lower, upper) in enumerate(pairwise(ladder), start=1):
         here = [trial for trial in members if seen.at[trial] == lower and trial not in seen.gone]
-        if any(not arrived(seen, trial) for trial in here):
+        if any(not has_arrived(seen, trial) for trial in here):
             return None
         ranked = best_first([each for each in seen.arrived.get(lower, []) if each[1] in members], tuner, rung - 1)
         for loss, trial in ranked[: max(1, len(members) // tuner["reduction_factor"] ** rung)]:
@@ -258,7 +258,7 @@ CASES |= {
 @pytest.mark.parametrize("case", CASES)
 @tried(6)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 2, 5, 40]))
-def test_every_decision_is_the_papers(case: str, seed: int, slots: int) -> None:
+def test_every_decision_follows_the_papers(case: str, seed: int, slots: int) -> None:
     """With ties, failures, lost workers and trials that users cancel."""
     tuner, naive = CASES[case]
     study = unlucky(tuner, seed, slots)
