@@ -40,7 +40,7 @@ def test_a_new_log_is_empty(log: EventLog) -> None:
     assert (log.head(), log.version("a"), list(log.versions()), log.tail(), log.read("a")) == (0, 0, [], [], [])
 
 
-def test_events_are_read_back_in_their_places(log: EventLog) -> None:
+def test_events_are_read_back_in_order(log: EventLog) -> None:
     first = log.append("a", [PAUSED, RESUMED], expected=0, at=1.5)
     second = log.append("b", [PAUSED], expected=0, at=2.5)
     third = log.append("a", [PAUSED], expected=2, at=3.5)
@@ -64,7 +64,7 @@ def test_reading_starts_after_and_stops_at_a_limit(log: EventLog) -> None:
     assert log.tail(after=4) == log.read("a", after=9) == []
 
 
-def test_what_was_measured_of_packs_is_found_in_all_streams(log: EventLog) -> None:
+def test_pack_profiles_of_all_streams_are_listed(log: EventLog) -> None:
     profiles = [PackingProfiled(device=device, batch_seconds={"0": 1.0}, peak_bytes={}) for device in ("a", "b")]
     for profile in profiles:
         log.append(profile.device, [PAUSED, profile], expected=0, at=1.0)
@@ -86,7 +86,7 @@ def test_failures_between_two_positions_are_counted_by_kind(log: EventLog) -> No
     assert log.count_failures(log.head(), log.head()) == {}
 
 
-def test_what_append_returns_is_what_is_read(log: EventLog) -> None:
+def test_append_returns_the_stored_events(log: EventLog) -> None:
     wide = TrialAdded(
         study="s1", trial=0, hp={"lr": 1e22, "z": -0.0, "a": "\x00é\ud800"}, steps=3, reason={"rung": [1]}, path={}
     )
@@ -108,7 +108,7 @@ def test_a_stream_that_is_not_there_is_at_version_0(log: EventLog) -> None:
         log.append("a", [PAUSED], expected=1, at=1.0)
 
 
-def test_without_an_expectation_any_version_will_do(log: EventLog) -> None:
+def test_append_without_an_expected_version_always_succeeds(log: EventLog) -> None:
     versions = [log.append("a", [PAUSED], expected=None, at=1.0)[0].version for _ in range(3)]
     assert versions == [1, 2, 3]
 
@@ -122,7 +122,7 @@ def test_a_key_used_again_appends_nothing_and_returns_the_same(log: EventLog) ->
     assert (log.head(), ran) == (3, [])
 
 
-def test_a_key_is_remembered_for_no_events_too(log: EventLog) -> None:
+def test_a_key_of_an_empty_append_is_remembered(log: EventLog) -> None:
     assert log.append("a", [], expected=0, at=1.0, key="k") == []
     assert log.append("a", [PAUSED], expected=0, at=2.0, key="k") == []
     assert (log.find_by_key("k"), log.find_by_key("other"), log.head()) == ([], None, 0)
@@ -143,7 +143,7 @@ def test_a_key_used_by_many_at_once_appends_once(log: EventLog) -> None:
     assert all(result == log.read("a") for result in results)
 
 
-def test_what_alongside_raises_leaves_nothing(log: EventLog) -> None:
+def test_an_error_of_alongside_rolls_back_the_append(log: EventLog) -> None:
     def refuse(_: object) -> None:
         raise PermissionError
 
@@ -152,13 +152,13 @@ def test_what_alongside_raises_leaves_nothing(log: EventLog) -> None:
     assert (log.head(), list(log.versions()), log.find_by_key("k")) == (0, [], None)
 
 
-def test_alongside_runs_for_no_events_too(log: EventLog) -> None:
+def test_alongside_runs_for_an_empty_append(log: EventLog) -> None:
     ran: list[object] = []
     assert log.append("a", [], expected=None, at=1.0, alongside=ran.append) == []
     assert (len(ran), log.head(), list(log.versions())) == (1, 0, [])
 
 
-def test_writers_at_one_version_are_let_through_one_at_a_time(log: EventLog) -> None:
+def test_concurrent_writers_append_one_at_a_time(log: EventLog) -> None:
     """Each adds 10 by reading the version and appending there: none may be lost."""
 
     def add(n: int) -> None:
@@ -176,7 +176,7 @@ def test_writers_at_one_version_are_let_through_one_at_a_time(log: EventLog) -> 
 
 @pytest.mark.slow
 def test_a_reader_that_follows_misses_nothing(log: EventLog) -> None:
-    """With positions from a sequence, a reader at this pace missed more than a quarter of the events."""
+    """When positions came from a sequence, a reader at this pace missed more than a quarter of the events."""
     followed: list[int] = []
     done = threading.Event()
 
@@ -243,7 +243,7 @@ def test_a_missing_event_is_noticed(database: Database) -> None:
 
 
 def test_a_deadlock_is_a_conflict(postgres_url: str) -> None:
-    """Two transactions that lock two rows crosswise: one wins, the other may decide again."""
+    """Two transactions that lock two rows crosswise: one commits, the other may decide again."""
     database = Database(postgres_url)
     log, met, lost = SqlLog(database), threading.Barrier(2), []
     log.append("a", [PAUSED], expected=0, at=1.0)

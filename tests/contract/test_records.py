@@ -59,12 +59,12 @@ def records(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Records]:
     opened.close()
 
 
-def submitted(study: str) -> StudySubmitted:
+def submit_study(study: str) -> StudySubmitted:
     return StudySubmitted(study=study, spec={"name": study}, at=1.0)
 
 
-def shown(rows: RowsPort) -> tuple[Any, ...]:
-    """All that there is to see."""
+def snapshot(rows: RowsPort) -> tuple[Any, ...]:
+    """All rows, as readers see them."""
     chains = [rows.chains.get(name) for name in "abc"]
     slots = [
         (
@@ -106,9 +106,9 @@ def shown(rows: RowsPort) -> tuple[Any, ...]:
     return slots, plain, names, free(rows), rows.studies.busy_versions(), rows.now()
 
 
-def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> None:
+def test_a_block_that_raises_changes_nothing(records: Records) -> None:
     with records.read() as rows:
-        before = shown(rows)
+        before = snapshot(rows)
     with pytest.raises(ZeroDivisionError), records.write() as rows:
         rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
         rows.chains.claim("a", "anna", TTL)
@@ -117,11 +117,11 @@ def test_what_a_block_that_raises_has_changed_is_as_before(records: Records) -> 
         rows.studies.add(StudyRecord(id="s", stream="plan", name="s", state="running", submitted_at=1.0))
         raise ZeroDivisionError
     with records.read() as rows:
-        assert shown(rows) == before
+        assert snapshot(rows) == before
         assert rows.studies.find("s") is None
 
 
-def test_who_takes_in_what_has_changed_knows_all_that_there_is(records: Records) -> None:
+def test_a_reader_of_changes_knows_all_rows(records: Records) -> None:
     kept = Kept()
     changes: list[Callable[[RowsPort], Any]] = [
         lambda rows: None,
@@ -152,8 +152,8 @@ def test_who_takes_in_what_has_changed_knows_all_that_there_is(records: Records)
             assert kept.is_right(rows)
 
 
-def test_what_is_written_while_somebody_looks_is_seen_by_the_next_look(postgres_url: str, clock: Clock) -> None:
-    """The one who began to write first may be the last to commit."""
+def test_writes_during_a_read_appear_in_the_next_one(postgres_url: str, clock: Clock) -> None:
+    """The first writer to begin may be the last to commit."""
     database, kept = Database(postgres_url, clock=clock), Kept()
     records = SqlRecords(database)
     with records.write() as rows:
@@ -197,12 +197,12 @@ def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Recor
         rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
     with pytest.raises(Fenced):
         records.log.append(
-            "plan", [submitted("s")], expected=None, at=1.0, alongside=lambda rows: rows.chains.report("a", FENCE)
+            "plan", [submit_study("s")], expected=None, at=1.0, alongside=lambda rows: rows.chains.report("a", FENCE)
         )
     assert records.log.version("plan") == 0
     records.log.append(
         "plan",
-        [submitted("s")],
+        [submit_study("s")],
         expected=None,
         at=1.0,
         alongside=lambda rows: rows.chains.claim("a", "anna", TTL) and None,
@@ -212,8 +212,8 @@ def test_facts_and_their_proof_are_written_together_or_not_at_all(records: Recor
         assert rows.studies.find("s") is not None
 
 
-def test_what_is_decided_while_the_stream_is_locked_sees_all_that_came(records: Records) -> None:
-    records.log.append("plan", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)
+def test_a_decision_under_the_lock_sees_all_events(records: Records) -> None:
+    records.log.append("plan", [submit_study("s"), StudyPaused(study="s")], expected=0, at=1.0)
     seen: list[int] = []
 
     def decide(news: Any) -> list[Any]:
@@ -223,12 +223,12 @@ def test_what_is_decided_while_the_stream_is_locked_sees_all_that_came(records: 
     recorded = records.log.write(Append(stream="plan", expected=1, at=2.0, decide=decide))
     assert (seen, [each.version for each in recorded]) == ([2], [3])
     assert records.log.write(Append(stream="plan", expected=3, at=2.0, decide=lambda news: [])) == []
-    assert records.log.write(Append(stream="new", at=2.0, decide=lambda news: [submitted("t")]))[0].version == 1
+    assert records.log.write(Append(stream="new", at=2.0, decide=lambda news: [submit_study("t")]))[0].version == 1
 
 
-def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) -> None:
+def test_streams_with_an_open_study_or_a_chain_are_busy(records: Records) -> None:
     for stream in ("p", "q", "r"):
-        records.log.append(stream, [submitted(f"of-{stream}")], expected=0, at=1.0)
+        records.log.append(stream, [submit_study(f"of-{stream}")], expected=0, at=1.0)
     for stream in ("p", "q"):
         with records.write() as rows:
             rows.studies.set_state(f"of-{stream}", "cancelled")
@@ -241,7 +241,7 @@ def test_busy_are_the_streams_with_an_open_study_or_a_chain(records: Records) ->
         assert rows.studies.active_streams() == ["r"]
 
 
-def test_what_is_due_is_shown_of_those_studies_and_of_no_others(records: Records) -> None:
+def test_due_requests_are_listed_for_the_given_studies_only(records: Records) -> None:
     with records.write() as rows:
         for study in ("a", "b", "c"):
             rows.studies.add(StudyRecord(id=study, stream="plan", name=study, state="running", submitted_at=1.0))
@@ -278,14 +278,14 @@ WRITES: dict[str, Callable[[RowsPort, LeaseFence], Any]] = {
 }
 
 
-def claimed(records: Records, owner: str = "anna") -> LeaseFence:
+def claim_chain(records: Records, owner: str = "anna") -> LeaseFence:
     with records.write() as rows:
         if rows.chains.get("a") is None:
             rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
         return rows.chains.claim("a", owner, TTL).fence
 
 
-def report(records: Records, fence: LeaseFence) -> LeaseFence:
+def report_progress(records: Records, fence: LeaseFence) -> LeaseFence:
     with records.write() as rows:
         rows.chains.report("a", fence)
     return fence.reported
@@ -301,14 +301,14 @@ def lose(records: Records, do: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_worker_that_knows_of_a_lost_report_is_refused(records: Records, write: str) -> None:
-    fence = report(records, claimed(records))
-    later = lose(records, lambda: report(records, fence))
+    fence = report_progress(records, claim_chain(records))
+    later = lose(records, lambda: report_progress(records, fence))
     with records.read() as rows:
-        before = shown(rows)
+        before = snapshot(rows)
     with pytest.raises(Fenced), records.write() as rows:
         WRITES[write](rows, later)
     with records.read() as rows:
-        assert shown(rows) == before
+        assert snapshot(rows) == before
     with records.write() as rows:
         WRITES[write](rows, fence)
 
@@ -318,8 +318,8 @@ def test_of_two_workers_with_one_number_only_the_later_one_may_write(records: Re
     """The first one's claim was lost, so the second one's has the same number."""
     with records.write() as rows:
         rows.chains.assign("a", "plan", "gpu0", WORK, TTL)
-    first = lose(records, lambda: claimed(records, "anna"))
-    second = claimed(records, "berta")
+    first = lose(records, lambda: claim_chain(records, "anna"))
+    second = claim_chain(records, "berta")
     assert (first.number, first.reports) == (second.number, second.reports)
     with pytest.raises(Fenced), records.write() as rows:
         WRITES[write](rows, first)
@@ -328,17 +328,17 @@ def test_of_two_workers_with_one_number_only_the_later_one_may_write(records: Re
 
 
 def test_a_report_is_counted_once_and_the_other_writes_follow_it(records: Records) -> None:
-    """As a heartbeat does that begins before the answer to a report has come."""
-    first = claimed(records)
-    second = report(records, first)
+    """For example a heartbeat that begins before the report is acknowledged."""
+    first = claim_chain(records)
+    second = report_progress(records, first)
     with pytest.raises(Fenced):
-        report(records, first)
+        report_progress(records, first)
     for fence in (first, second):
         with records.write() as rows:
             rows.chains.heartbeat("a", fence, TTL, 9)
     with records.write() as rows:
         rows.chains.finish("a", second)
-    third = report(records, second)
+    third = report_progress(records, second)
     with records.read() as rows:
         row = rows.chains.get("a")
     assert row is not None and (row.state, row.reports, row.lease.fence) == ("done", 2, third)
@@ -347,21 +347,21 @@ def test_a_report_is_counted_once_and_the_other_writes_follow_it(records: Record
 # ------------------------------------------------------------------------------------------------ gangs
 
 
-def with_gang(rows: RowsPort, *members: str) -> None:
+def assign_gang_of_two(rows: RowsPort, *members: str) -> None:
     for name in ("gpu1", "gpu2"):
         rows.slots.take(name, "berta", instead_of=None, **HERE, kind="H200")
     rows.chains.assign("a", "plan", "gpu0", replace(WORK, members=members), TTL)
 
 
-def lent(rows: RowsPort) -> dict[str, str | None]:
+def lent_slots(rows: RowsPort) -> dict[str, str | None]:
     return {slot.name: slot.lent_to for slot in rows.slots.all()}
 
 
 def test_a_gang_is_taken_as_a_whole(records: Records) -> None:
     with records.write() as rows:
-        with_gang(rows, "gpu1", "gpu2")
+        assign_gang_of_two(rows, "gpu1", "gpu2")
     with records.read() as rows:
-        assert (lent(rows), free(rows)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
+        assert (lent_slots(rows), free(rows)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
         assert [(row.chain, dict(row.members)) for row in rows.chains.live()] == [
             ("a", {"gpu1": "berta", "gpu2": "berta"})
         ]
@@ -370,28 +370,28 @@ def test_a_gang_is_taken_as_a_whole(records: Records) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("members", [("gpu1", "gpu7"), ("gpu1", "gpu1"), ("gpu0", "gpu1")])
-def test_a_gang_that_is_not_to_be_had_takes_nothing(records: Records, members: tuple[str, ...]) -> None:
+def test_an_incomplete_gang_takes_no_slot(records: Records, members: tuple[str, ...]) -> None:
     with pytest.raises(SlotTaken), records.write() as rows:
-        with_gang(rows, *members)
+        assign_gang_of_two(rows, *members)
     with records.write() as rows:
-        with_gang(rows, "gpu1")
+        assign_gang_of_two(rows, "gpu1")
     with records.read() as rows:
-        assert lent(rows) == {"gpu0": None, "gpu1": "a", "gpu2": None}
+        assert lent_slots(rows) == {"gpu0": None, "gpu1": "a", "gpu2": None}
         assert free(rows) == ["gpu2"]
 
 
 def test_a_lent_slot_takes_no_chain(records: Records) -> None:
     with records.write() as rows:
-        with_gang(rows, "gpu1")
+        assign_gang_of_two(rows, "gpu1")
     for chain, slot, members in (("b", "gpu1", ()), ("c", "gpu2", ("gpu1",))):
         with pytest.raises(SlotTaken), records.write() as rows:
             rows.chains.assign(chain, "plan", slot, replace(WORK, members=members), TTL)
 
 
 @pytest.mark.parametrize("ending", ["release", "finish", "end", "end_expired"])
-def test_what_frees_the_leader_frees_its_members(records: Records, clock: Clock, ending: str) -> None:
+def test_freeing_the_leader_frees_its_members(records: Records, clock: Clock, ending: str) -> None:
     with records.write() as rows:
-        with_gang(rows, "gpu1", "gpu2")
+        assign_gang_of_two(rows, "gpu1", "gpu2")
         fence = rows.chains.claim("a", "anna", TTL).fence
     clock.at += 2 * TTL if ending == "end_expired" else 0.0
     with records.write() as rows:
@@ -402,13 +402,13 @@ def test_what_frees_the_leader_frees_its_members(records: Records, clock: Clock,
             "end_expired": lambda: rows.chains.end_expired("a"),
         }[ending]()
     with records.read() as rows:
-        assert lent(rows) == {"gpu0": None, "gpu1": None, "gpu2": None}
+        assert lent_slots(rows) == {"gpu0": None, "gpu1": None, "gpu2": None}
         assert {slot.resident_model for slot in rows.slots.all()} == {None}, "a gang leaves no model"
 
 
-def test_a_worker_says_that_it_has_left_a_device_that_is_lent(records: Records) -> None:
+def test_a_worker_reports_that_it_left_a_lent_device(records: Records) -> None:
     with records.write() as rows:
-        with_gang(rows, "gpu1")
+        assign_gang_of_two(rows, "gpu1")
         rows.slots.empty("gpu1", "berta", "a")
     with pytest.raises(SlotLost), records.write() as rows:
         rows.slots.empty("gpu2", "anna", "a")
@@ -416,20 +416,20 @@ def test_a_worker_says_that_it_has_left_a_device_that_is_lent(records: Records) 
         assert [slot.emptied_for for slot in rows.slots.all()] == [None, "a", None]
         rows.slots.take("gpu1", "carla", instead_of="berta", **HERE)
     with records.read() as rows:
-        assert [slot.emptied_for for slot in rows.slots.all()] == [None] * 3, "another worker has said nothing yet"
+        assert [slot.emptied_for for slot in rows.slots.all()] == [None] * 3, "the new worker has not reported yet"
 
 
-def test_a_member_that_goes_asks_the_gang_to_leave(records: Records) -> None:
+def test_a_leaving_member_asks_the_gang_to_stop(records: Records) -> None:
     with records.write() as rows:
-        with_gang(rows, "gpu1", "gpu2")
+        assign_gang_of_two(rows, "gpu1", "gpu2")
         fence = rows.chains.claim("a", "anna", TTL).fence
         rows.slots.retire("gpu1", "berta")
     with records.write() as rows:
         flags = rows.chains.flags("a", fence)
         assert (flags.preempt, flags.stop) == (True, False)
         rows.slots.take("gpu1", "carla", instead_of=None, **HERE)
-    with records.read() as rows:  # its device is in use until the chain is over
-        assert lent(rows) == {"gpu0": None, "gpu1": "a", "gpu2": "a"}
+    with records.read() as rows:  # its device is in use until the chain ends
+        assert lent_slots(rows) == {"gpu0": None, "gpu1": "a", "gpu2": "a"}
 
 
 # ------------------------------------------------------------------------------------------------ any order of changes
@@ -476,7 +476,7 @@ class Alike(RuleBasedStateMachine):
         with records.read() as rows:
             kept.look(rows)
             assert kept.is_right(rows)
-            return shown(rows)
+            return snapshot(rows)
 
     @initialize()
     def begin(self) -> None:
@@ -553,7 +553,7 @@ class Alike(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_rows_in_memory_are_as_those_in_a_database(sqlite_template: Path) -> None:
+def test_rows_in_memory_equal_rows_in_a_database(sqlite_template: Path) -> None:
     machine = type("Alike", (Alike,), {"template": sqlite_template})
     few = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=few)
