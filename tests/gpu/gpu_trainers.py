@@ -1,4 +1,4 @@
-"""Trainers for a GPU: exact ones of the usual kinds, and ones that do to the device what people's do."""
+"""Trainers for a GPU: exact ones of the usual kinds, and ones with typical faults of users' trainers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Undetermined(Convolving):
 
 
 class Weighing(Convolving):
-    """Its loss depends on what no tensor says, and no attribute of its own that is a number."""
+    """Its loss depends on a value that is in no tensor and no numeric attribute."""
 
     name = "weighing"
     weight: ClassVar[list[float]] = [1.0]
@@ -98,7 +98,7 @@ class Encoding(Attention):
 
 
 class ByOwnCode(Attention):
-    """Its optimizer has no rule of a pack's."""
+    """Packs have no rule for its optimizer."""
 
     name = "by-own-code"
 
@@ -107,7 +107,7 @@ class ByOwnCode(Attention):
 
 
 class Lion(Optimizer):
-    """Chen et al. 2023, as people write it themselves."""
+    """Chen et al. 2023, in a user's own implementation."""
 
     def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99)) -> None:
         super().__init__(params, {"lr": lr, "betas": betas})
@@ -155,7 +155,7 @@ class Quantised(Attention):
 
 
 class Reading(OnGpu):
-    """Samples that are read one by one, by other processes if so told, into pinned memory."""
+    """Samples that are read one by one, by other processes if configured, into pinned memory."""
 
     name = "reading"
 
@@ -190,7 +190,7 @@ class Moody(Trainer):
         self.numbers = torch.tanh(self.numbers @ self.numbers)
         if self.mood == "memory":
             torch.empty(2**50, dtype=torch.uint8, device=self.device)
-        elif self.mood == "assert":  # noticed at the next look at the device, as most errors of kernels are
+        elif self.mood == "assert":  # raised at the next synchronization, like most errors of kernels
             self.numbers[torch.tensor([2**20], device=self.device)] += 1
 
     def evaluate(self) -> dict[str, float]:

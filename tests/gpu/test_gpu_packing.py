@@ -1,4 +1,4 @@
-"""The promises of packs hold on a GPU, too: the tests of tests/packing, with their models there."""
+"""The promises of packs hold on a GPU, too: the tests of tests/packing, with their models on the GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA here")]
 
 
-def test_packs_keep_on_a_gpu_what_they_keep_on_a_cpu() -> None:
+def test_packs_pass_the_cpu_tests_on_a_gpu() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadfile", "tests/packing"]
     env = {**os.environ, "STAGETREE_TEST_DEVICE": "cuda:0"}

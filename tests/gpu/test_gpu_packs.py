@@ -1,4 +1,4 @@
-"""On a GPU, too, a lane of a pack ends with the same bits in any place and beside any neighbours."""
+"""On a GPU, too, a lane of a pack has the same bits at any position and beside any neighbours."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def recorded() -> Iterator[None]:
     enable_recording(False)
 
 
-def trained(
+def train_pack(
     pack: PackedModels, hps: dict[int, dict[str, Any]], name: str, how: dict[str, Any], steps: int = STEPS
 ) -> None:
     if name == "quantised":
@@ -59,20 +59,20 @@ def parameters(model: Model) -> list[torch.Tensor]:
 @pytest.mark.parametrize("how", [{}, {"precision": "bf16"}], ids=str)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("place", "bs"), [*((place, 16) for place in range(WIDTH)), (3, 1), (3, 3)])
-def test_a_lane_is_the_same_in_any_place(name: str, how: dict[str, Any], place: int, bs: int) -> None:
+def test_a_lane_has_the_same_bits_at_any_position(name: str, how: dict[str, Any], place: int, bs: int) -> None:
     mine = {**MINE, "bs": bs}
     by_itself, among_others = PackedModels(WIDTH), PackedModels(WIDTH)
-    trained(by_itself, {0: mine}, name, how)
+    train_pack(by_itself, {0: mine}, name, how)
     hps = {number: {**mine, "lr": 1e3} for number in range(WIDTH)} | {place: mine}
-    trained(among_others, hps, name, how)
+    train_pack(among_others, hps, name, how)
     pairs = zip(parameters(by_itself[0]), parameters(among_others[place]), strict=True)
     assert all(one.equal(other) for one, other in pairs)
     assert not among_others.unpackable_reason
 
 
 @pytest.mark.parametrize("bs", [32, 64, 128])
-def test_rounding_by_tf32_is_no_other_loss(bs: int) -> None:
-    """Met on an H100: gradients of the example's network were 1.3 hundredths apart, and trials trained one by one."""
+def test_tf32_rounding_does_not_count_as_another_loss(bs: int) -> None:
+    """On an H100, gradients of the example's network were 1.3 hundredths apart, and trials were trained one by one."""
     pack = PackedModels(2)
     pack.add(0, Model.build(load_trainer(DIGITS, "digits"), {}, 0, "cuda:0"))
     assert not pack.advance({0: HpTimeline({"lr": 0.1, "bs": bs, "momentum": 0.9, "weight_decay": 5e-4})})
@@ -80,9 +80,9 @@ def test_rounding_by_tf32_is_no_other_loss(bs: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["convolving", "attention"])
-def test_a_profile_says_what_a_pack_costs_in_time_and_memory(name: str) -> None:
+def test_a_profile_has_the_time_and_memory_of_a_pack(name: str) -> None:
     pack = PackedModels(WIDTH)
-    trained(pack, {0: MINE}, name, {})
+    train_pack(pack, {0: MINE}, name, {})
     profile = pack.profile()
     assert profile is not None
     full = profile.packed[WIDTH]
@@ -96,7 +96,7 @@ def spread(count: int = WIDTH, **more: Any) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize("how", [{}, {"precision": "bf16"}, {"micro_batch_size": 8}], ids=str)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("orders", [(), (1, 2, 1, 2)])
-def test_a_recorded_pass_finds_the_bits_of_one_that_is_computed(
+def test_a_recorded_pass_has_the_bits_of_a_computed_one(
     request: pytest.FixtureRequest, name: str, how: dict[str, Any], orders: tuple[int, ...]
 ) -> None:
     """Dropout included, also where each lane reads in an order of its own; and it is played, not computed."""
@@ -104,9 +104,9 @@ def test_a_recorded_pass_finds_the_bits_of_one_that_is_computed(
     for number, order in enumerate(orders):
         hps[number]["data_seed"] = order
     computed, played = PackedModels(WIDTH), PackedModels(WIDTH)
-    trained(computed, hps, name, how, steps=9)
+    train_pack(computed, hps, name, how, steps=9)
     request.getfixturevalue("recorded")
-    trained(played, hps, name, how, steps=8)
+    train_pack(played, hps, name, how, steps=8)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         assert not played.advance({number: HpTimeline(hp) for number, hp in hps.items()})
     assert any("GraphLaunch" in each.key for each in profile.key_averages())
@@ -117,7 +117,7 @@ def test_a_recorded_pass_finds_the_bits_of_one_that_is_computed(
 
 def test_lanes_on_one_quantised_base_hold_it_once() -> None:
     pack = PackedModels(WIDTH)
-    trained(pack, spread(), "quantised", {"precision": "bf16"})
+    train_pack(pack, spread(), "quantised", {"precision": "bf16"})
     bases = [pack[number].trainer.model.mixed.base.weight for number in range(WIDTH)]  # type: ignore[attr-defined]
     assert len({each.data_ptr() for each in bases}) == 1
     assert len({each.quant_state.absmax.data_ptr() for each in bases}) == 1
@@ -125,29 +125,27 @@ def test_lanes_on_one_quantised_base_hold_it_once() -> None:
 
 
 def room_of(sizes: list[int]) -> int:
-    """Bytes that are taken for recorded passes over batches of these sizes, with what the pack itself has."""
+    """Bytes for recorded passes over batches of these sizes, and for the pack itself."""
     pack = PackedModels(WIDTH)
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     for bs in sizes:
-        trained(pack, spread(bs=bs), "attention", {"length": 1025}, steps=4)
+        train_pack(pack, spread(bs=bs), "attention", {"length": 1025}, steps=4)
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved() - before
 
 
 @pytest.mark.usefixtures("recorded")
 def test_recordings_share_the_memory_that_passes_need() -> None:
-    """Met on an H100: eight of them filled 61 GiB, and the ninth pass found none."""
+    """On an H100, eight of them filled 61 GiB, and the ninth pass ran out of memory."""
     assert room_of([64, 32, 16]) < 1.3 * room_of([64])
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_recording_that_plays_what_is_no_longer_so_is_given_up(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outdated_recording_is_dropped(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = PackedModels(WIDTH)
-    trained(pack, spread(), "weighing", {}, steps=6)
+    train_pack(pack, spread(), "weighing", {}, steps=6)
     assert not caplog.text
     monkeypatch.setattr(TRAINERS["weighing"], "weight", [2.0])
     timelines = {number: HpTimeline(hp) for number, hp in spread().items()}

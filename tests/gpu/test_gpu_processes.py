@@ -80,7 +80,7 @@ def test_a_share_has_no_more_than_its_part_of_the_memory(warm: Warm) -> None:
     with started(warm, name="gpu0a", shares=2) as share:
         share.call(PATIENCE).build(file=FILE, name="moody", args={"size": row}, seed=0)
         with pytest.raises(TrainerFailed) as caught:
-            share.train(FINE, 1, deadline=PATIENCE)  # which needs room for a second one
+            share.train(FINE, 1, deadline=PATIENCE)  # a second one needs room
     assert caught.value.kind == "out_of_memory"
 
 
@@ -115,7 +115,7 @@ def test_memory_is_pinned_again_after_it_was_let_go_of() -> None:
         buffers.forget()
 
 
-def test_a_state_goes_on_in_another_process(warm: Warm, process: TrainerProcess) -> None:
+def test_a_state_resumes_in_another_process(warm: Warm, process: TrainerProcess) -> None:
     process.train(FINE, 3, deadline=PATIENCE)
     state = process.save(deadline=PATIENCE)
     process.train(FINE, 6, deadline=PATIENCE)
@@ -129,7 +129,7 @@ def test_a_state_goes_on_in_another_process(warm: Warm, process: TrainerProcess)
 # Accidents ------------------------------------------------------------------------------------------------------------
 
 
-def test_memory_that_is_not_there_is_told_as_that_and_the_process_goes_on(process: TrainerProcess) -> None:
+def test_out_of_memory_is_reported_and_the_process_survives(process: TrainerProcess) -> None:
     with pytest.raises(TrainerFailed) as caught:
         process.train({"mood": "memory"}, 1, deadline=PATIENCE)
     assert caught.value.kind == "out_of_memory"
@@ -137,7 +137,7 @@ def test_memory_that_is_not_there_is_told_as_that_and_the_process_goes_on(proces
     assert process.train(FINE, 2, deadline=PATIENCE).step == 2
 
 
-def test_a_broken_context_is_told_as_that_and_ends_with_its_process(warm: Warm, process: TrainerProcess) -> None:
+def test_a_broken_context_is_reported_and_ends_the_process(warm: Warm, process: TrainerProcess) -> None:
     with pytest.raises(TrainerFailed) as caught:
         process.train({"mood": "assert"}, 1, deadline=PATIENCE)
         process.call(PATIENCE).evaluate()

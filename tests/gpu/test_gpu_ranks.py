@@ -28,13 +28,13 @@ HP = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestones": [
 def test_two_gpus_have_the_bits_of_one(warm: Warm, args: dict[str, Any]) -> None:
     gpus, found = visible_gpus(), []
     with TrainerProcess.start(warm, TrainerSettings("cuda:0", gpus[0])) as one:
-        found.append(trained(one, args))
+        found.append(train(one, args))
     with TrainerGroup.start(warm, TrainerSettings("cuda:0", ",".join(gpus[:2])), ranks=2) as two:
-        found.append(trained(two, args))
+        found.append(train(two, args))
     assert found[0] == found[1]
 
 
-def trained(process: TrainerProcess, args: dict[str, Any]) -> tuple[str, Any]:
+def train(process: TrainerProcess, args: dict[str, Any]) -> tuple[str, Any]:
     process.call(PATIENCE).build(file=FILE, name="in_shards", args=args, seed=0, shards=4)
     process.train(HP, 9, deadline=PATIENCE)
     with closing(process.save(deadline=PATIENCE)) as saved:
