@@ -1,4 +1,4 @@
-"""What docker/ starts is what other tests run: the same commands, settings that exist, files their tools accept."""
+"""docker/ starts the commands that other tests run, with existing settings and valid files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def arguments(command: Command) -> dict[str, Any]:
 
 
 def served(words: Command) -> dict[str, Any]:
-    """What `stagetree api` has uvicorn serve."""
+    """The words of `stagetree api` as uvicorn reads them."""
     given: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("uvicorn.run", lambda app, **options: given.update(app=app, **options))
@@ -129,7 +129,7 @@ def test_the_settings_are_accepted(monkeypatch: pytest.MonkeyPatch, process: str
     assert settings.checkpoints.startswith("s3://") and settings.trainer_files == ["/trainers/trainer.py"]
 
 
-def test_the_trainer_that_is_mounted_is_there() -> None:
+def test_the_mounted_trainer_exists() -> None:
     folder, inside, _ = SERVICES["worker-gpu0"]["volumes"][0].split(":")
     assert (ROOT / "docker" / folder / "trainer.py").exists()
     assert COMPOSE["x-settings"]["STAGETREE_TRAINERS"].startswith(inside)
@@ -150,7 +150,7 @@ def test_the_secrets_of_the_store_agree() -> None:
     ]
 
 
-def test_the_broker_asks_for_the_passwords_that_ours_have() -> None:
+def test_the_broker_requires_our_processes_passwords() -> None:
     """Every client with write access can have a slot train."""
     users = dict(re.findall(r"^user (\S+) on >(\S+)", ACL, re.MULTILINE))
     assert users.keys() == {"api", "worker"} and "user default off" in ACL
@@ -175,7 +175,7 @@ def test_profiles() -> None:
     assert profiles == {"worker-cpu0": ["default"], "worker-gpu0": ["gpu"]}
 
 
-def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
+def test_files_that_the_dockerfile_copies_exist_and_are_not_ignored() -> None:
     ignored = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().split()
     for line in stages()["base"]:
         if line.startswith("COPY "):
@@ -184,7 +184,7 @@ def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
 
 
 def test_the_images_install_nothing_without_its_hash() -> None:
-    """But our own package, of which nothing else is installed then."""
+    """Except our own package, which is installed without dependencies."""
     calls = [call for line in stages()["base"] for call in re.findall(r"pip install [^&]*", line)]
     ours = "pip install --no-deps --no-build-isolation --editable . "
     assert len(calls) == 4 and [call for call in calls if "--require-hashes" not in call] == [ours]
@@ -244,7 +244,7 @@ def test_the_bucket_is_made_by_the_command_in_compose(bucket: dict[str, str]) ->
 @pytest.fixture
 def redis_of_compose() -> Iterator[Redis]:
     """A Redis with the options of compose.yaml, on a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="st-redis-"))  # a socket's path must be short
+    folder = Path(tempfile.mkdtemp(prefix="st-redis-"))  # the path of a socket must be short
     options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--dir", str(folder)]
     (folder / "redis.acl").write_text(f"{ACL}user operator on nopass ~* +@all\n")
     command = [word.replace("/etc/redis.acl", str(folder / "redis.acl")) for word in SERVICES["redis"]["command"][1:]]
@@ -257,7 +257,7 @@ def redis_of_compose() -> Iterator[Redis]:
     shutil.rmtree(folder)
 
 
-def test_redis_keeps_what_it_is_given_and_evicts_nothing(redis_of_compose: Redis) -> None:
+def test_redis_persists_and_evicts_nothing(redis_of_compose: Redis) -> None:
     wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
     for name, value in wanted.items():
         assert redis_of_compose.config_get(name) == {name: value}

@@ -1,4 +1,4 @@
-"""The Helm chart as it is rendered: valid objects, with the commands of docker/kubernetes.yaml.
+"""The rendered Helm chart: valid objects, with the commands of docker/kubernetes.yaml.
 
 Where helm is on PATH, it lints the chart and renders the stored file. Elsewhere only the stored file is tested, which
 names the version of its chart.
@@ -45,14 +45,14 @@ def container(pod: Json) -> Json:
     return dict(only)
 
 
-def test_what_is_on_file_is_of_this_chart() -> None:
+def test_the_stored_file_is_rendered_from_this_chart() -> None:
     assert TEXT.startswith(f"{HEADER} {digest()}\n"), (
         "the chart has changed: run `python -m tools.chart`, with helm on PATH"
     )
 
 
 @needs_helm
-def test_helm_renders_what_is_on_file() -> None:
+def test_helm_renders_the_stored_file() -> None:
     assert HELM is not None
     assert [each for each in yaml.safe_load_all(render(HELM)) if each] == OBJECTS
 
@@ -79,7 +79,7 @@ def test_the_commands_are_those_of_the_example() -> None:
     assert ours == others
 
 
-def test_nobody_has_the_pods_of_another_release_or_kind() -> None:
+def test_each_selector_matches_one_kind_of_pod() -> None:
     labels = [pod["metadata"]["labels"] for of, pod in pods(OWN).items() if not of.startswith("Job")]
     assert len({tuple(sorted(each.items())) for each in labels}) == len(labels) == 7
     for each in OWN:
@@ -89,7 +89,7 @@ def test_nobody_has_the_pods_of_another_release_or_kind() -> None:
             assert sum(selector.items() <= one.items() for one in labels) == 1, name(each)
 
 
-def test_pods_are_given_what_they_name() -> None:
+def test_pods_refer_to_existing_services_settings_and_volumes() -> None:
     services = {each["metadata"]["name"] for each in OWN if each["kind"] == "Service"}
     maps = {each["metadata"]["name"]: each["data"] for each in OWN if each["kind"] == "ConfigMap"}
     assert all(set(data) <= {f"STAGETREE_{field.upper()}" for field in Settings.model_fields} for data in maps.values())
@@ -114,10 +114,10 @@ def test_each_pod_of_workers_is_a_slot_with_what_its_kind_needs() -> None:
     assert limits["stagetree-worker"] == {"nvidia.com/gpu": "1"} and not limits["other-cpu"]
     assert limits["other-h100"] == {"nvidia.com/gpu": "1", "memory": "96Gi"}
     assert workers["other-h100"]["spec"]["template"]["spec"]["nodeSelector"]
-    assert "replicas" not in workers["other-h100"]["spec"], "KEDA says how many, and an upgrade leaves that alone"
+    assert "replicas" not in workers["other-h100"]["spec"], "KEDA sets the number, and an upgrade keeps it"
 
 
-def test_keda_asks_the_release_for_a_number_that_there_is() -> None:
+def test_keda_queries_an_existing_metric_of_the_release() -> None:
     of_keda = {each["kind"]: each for each in OBJECTS if each not in OWN}
     scaled, authentication = of_keda["ScaledObject"], of_keda["TriggerAuthentication"]
     [trigger] = scaled["spec"]["triggers"]

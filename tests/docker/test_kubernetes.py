@@ -1,4 +1,4 @@
-"""docker/kubernetes.yaml by the schemas of Kubernetes, and by what its commands and settings mean to our code."""
+"""docker/kubernetes.yaml follows the schemas of Kubernetes, and our code knows its commands and settings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_selectors_and_references_lead_somewhere() -> None:
     services = {each["metadata"]["name"]: each["spec"] for each in OBJECTS if each["kind"] == "Service"}
     assert all(service["selector"] in labels for service in services.values())
     [workers] = [each for each in OBJECTS if each["kind"] == "StatefulSet"]
-    headless = services[workers["spec"]["serviceName"]]  # or the pods have no names in DNS
+    headless = services[workers["spec"]["serviceName"]]  # otherwise the pods have no names in DNS
     assert headless["clusterIP"] == "None"
     assert headless["selector"] == workers["spec"]["selector"]["matchLabels"]
     for each in OBJECTS:
@@ -81,7 +81,7 @@ def test_selectors_and_references_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_the_torch_of_a_cuda_image_is_kept(is_there: bool, tmp_path: Path) -> None:
-    """The instruction of the Dockerfile, with a Python that has torch or has not."""
+    """The instruction of the Dockerfile, with a Python that has torch and one without."""
     for name, does in {"python": f"exit {int(not is_there)}", "pip": 'echo "$@" > asked'}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
         (tmp_path / name).chmod(0o755)
@@ -100,7 +100,7 @@ def test_the_torch_of_a_cuda_image_is_kept(is_there: bool, tmp_path: Path) -> No
 KEDA = list(yaml.safe_load_all((ROOT / "docker" / "keda.yaml").read_text()))
 
 
-def test_keda_asks_for_a_number_that_the_api_gives_and_scales_what_there_is() -> None:
+def test_keda_queries_an_existing_metric_and_scales_an_existing_set() -> None:
     """Kubernetes does not include the schemas of KEDA."""
     authentication, scaled = KEDA
     target = scaled["spec"]["scaleTargetRef"]

@@ -1,4 +1,4 @@
-"""The locks of the images are what pyproject.toml and constraints.txt ask for, whole, and known by their hashes."""
+"""The locks of the images fulfil pyproject.toml and constraints.txt, are complete, and have hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_requirement_is_in_the_lock_once_in_a_version_that_fits(python: str
             assert requirement.specifier.contains(one.version), requirement
 
 
-def test_torch_is_that_of_the_demo_and_the_tests() -> None:
+def test_torch_has_the_version_of_the_demo_and_the_tests() -> None:
     assert {each.name: f"=={each.version}" for each in read(TORCH)} == {
         each.name: str(each.specifier) for each in torch_pair()
     }
@@ -46,7 +46,7 @@ def test_a_lock_has_hashes_and_no_address(path: Path) -> None:
     assert "://" not in text and not re.search(r"^\s*-", text.replace("    --hash", ""), re.MULTILINE)
 
 
-def test_the_licences_are_those_of_the_locks() -> None:
+def test_the_licences_cover_the_locks() -> None:
     lines = re.findall(r"^\| (\S+) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     wanted = [name for name, _ in (*python_packages(), *page_packages())]
     assert [name for name, _ in lines if name not in ("package", "---")] == wanted, "run `python -m tools.licences`"

@@ -1,4 +1,4 @@
-"""Alerts and the dashboard ask for numbers that the API gives; each alert is explained, and has a test of its cause."""
+"""Alerts and the dashboard query metrics of the API; each alert is explained, and a test provokes its cause."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ LABELS: dict[str, dict[str, set[str] | None]] = {
         )
     },
 }
-"""What `GET /metrics` says, with the values of its labels; None for any."""
+"""The metrics of `GET /metrics`, with the values of their labels; None for any."""
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_panel_names_numbers_and_labels_that_there_are(query: str) -> None:
+def test_panels_query_existing_metrics_and_labels(query: str) -> None:
     asked = re.findall(r"(stagetree_\w+)(?:\{(\w+)=~?\"([^\"]*)\"\})?", query)
     assert asked
     for number, label, values in asked:
@@ -65,7 +65,7 @@ def test_a_panel_names_numbers_and_labels_that_there_are(query: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.alert)
-def test_an_alert_names_numbers_and_labels_that_there_are(rule: Rule) -> None:
+def test_alerts_query_existing_metrics_and_labels(rule: Rule) -> None:
     jobs = {each["job_name"] for each in CONFIGURATION["scrape_configs"]}
     assert rule.expression.selectors
     for (_, _, name), *matchers in rule.expression.selectors:
@@ -75,17 +75,17 @@ def test_an_alert_names_numbers_and_labels_that_there_are(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.alert)
-def test_an_alert_says_what_it_means_and_the_guide_what_to_do(rule: Rule) -> None:
+def test_each_alert_has_a_meaning_and_the_guide_a_remedy(rule: Rule) -> None:
     assert rule.summary and rule.labels["severity"] in ("critical", "warning")
     assert f"| `{rule.alert}` |" in OPERATIONS
-    assert any(f'"{rule.alert}"' in text for text in CAUSES), "no test makes its cause happen"
+    assert any(f'"{rule.alert}"' in text for text in CAUSES), "no test provokes its cause"
 
 
-def test_the_guide_explains_no_alert_that_there_is_not() -> None:
+def test_the_guide_explains_only_existing_alerts() -> None:
     assert set(re.findall(r"`(Stagetree\w+)`", OPERATIONS)) == {rule.alert for rule in RULES}
 
 
-def test_prometheus_is_configured_with_the_rules_that_are_there() -> None:
+def test_prometheus_is_configured_with_the_existing_rules() -> None:
     assert [(FOLDER / name).is_file() for name in CONFIGURATION["rule_files"]] == [True]
 
 
