@@ -1,4 +1,4 @@
-"""Made-up studies for tests: curves that resemble recorded ones, some of which learn, some crash, most stand still."""
+"""Synthetic studies: curves that resemble recorded ones. Half of them learn, some crash, the others stay flat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = tuple(range(5, HORIZON + 1, 5))
 
 
 def accuracies(number: int, seed: int = 0) -> Array:
-    """A row for each trial: half of them learn, a tenth of those crash."""
+    """A row for each trial: half of them learn, and a tenth of these crash."""
     rng = np.random.default_rng(seed)
     t = np.array(STEPS) / HORIZON
     reach = np.where(rng.random(number) < 0.5, rng.uniform(0.3, 0.8, number), 0.0)[:, None]

@@ -1,4 +1,4 @@
-"""Curves bend where a sequence does: ended trials with the same sequences show how."""
+"""Curves bend where a sequence does: ended trials with the same sequence show the effect."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ def model(*ended: Curve) -> CurveModel:
     return result
 
 
-def test_where_nothing_is_known_of_a_bend_the_spread_widens() -> None:
+def test_the_spread_widens_at_a_bend_without_examples() -> None:
     row = bent(1, 0, 0.3)[0]
     for ended in ([], [curve(values) for values in accuracies(20)]):
         straight, bending = model(*ended).predict([curve(row, 40), curve(row, 40, DECAY)]).spread([100])
         assert bending[0] > 2 * straight[0]
     before = model().predict([curve(row, 40), curve(row, 40, DECAY)]).quantile([45], 0.9)
-    assert before[0] == before[1], "a bend says nothing about what comes before it"
+    assert before[0] == before[1], "a bend does not affect earlier steps"
 
 
-def test_ended_trials_with_the_same_bend_say_how() -> None:
+def test_ended_trials_with_the_same_bend_predict_its_effect() -> None:
     ended = [curve(values, bends=DECAY) for values in bent(12, 1, 0.3)]
     row = bent(1, 2, 0.3)[0]
     posterior = model(*ended).predict([curve(row, 40, DECAY), curve(row, 40, OTHER), curve(row, 40)])
     median, spread = posterior.quantile([100], 0.5)[:, 0], posterior.spread([100])[:, 0]
     assert median[0] == pytest.approx(row[-1], abs=0.05)
-    assert median[1] < row[-1] - 0.1 and spread[1] > 2 * spread[0], "another bend is another matter"
+    assert median[1] < row[-1] - 0.1 and spread[1] > 2 * spread[0], "another bend predicts nothing for this one"
     assert spread[2] < spread[1]
 
 
-def test_one_ended_trial_says_a_little() -> None:
+def test_one_ended_trial_narrows_the_spread_a_little() -> None:
     row = bent(1, 2, 0.3)[0]
-    nobody, one, several = (
+    unseen, one, several = (
         model(*(curve(values, bends=DECAY) for values in bent(number, 1, 0.3))).predict([curve(row, 40, DECAY)])
         for number in (0, 1, 12)
     )
-    medians = [posterior.quantile([100], 0.5)[0, 0] for posterior in (nobody, one, several)]
+    medians = [posterior.quantile([100], 0.5)[0, 0] for posterior in (unseen, one, several)]
     assert medians[0] < medians[1] and medians[1] < medians[2] + 0.1
-    spreads = [posterior.spread([100])[0, 0] for posterior in (nobody, one, several)]
+    spreads = [posterior.spread([100])[0, 0] for posterior in (unseen, one, several)]
     assert spreads[0] > spreads[2] and spreads[1] > spreads[2]
 
 
 def test_after_its_bend_a_curve_begins_anew() -> None:
-    """The curve before the bend is no part of the shape: with the bend it is predicted well, without it badly."""
+    """The curve before the bend is no part of the shape: with the bend the prediction is good, without it bad."""
     rows = bent(30, 3, 0.3)
     with_bend, without = (
         model().predict([curve(row, 60, bends) for row in rows]).log_density([100], rows[:, -1:]).mean()

@@ -1,4 +1,4 @@
-"""What ended curves teach: the pool is as good as the best in it, and the last value is trusted as it deserves."""
+"""Learning from ended curves: the pool is as good as its best member, and the weight of the last value is fitted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ENDED = accuracies(9, seed=8)
 
 @tried(30)
 @given(st.integers(0, 2**32), st.integers(30, 200))
-def test_a_pool_is_as_good_as_the_best_of_it(seed: int, rows: int) -> None:
-    """Up to the few votes that were given before."""
+def test_a_pool_is_as_good_as_its_best_member(seed: int, rows: int) -> None:
+    """Up to the few votes of the prior."""
     logs = np.random.default_rng(seed).normal(0, 2, (rows, 4)) - np.random.default_rng(seed + 1).uniform(0, 4, 4)
     shares = shares_of(logs)
     assert shares.sum() == pytest.approx(1) and np.all(shares > 0)
@@ -32,7 +32,7 @@ def test_a_pool_is_as_good_as_the_best_of_it(seed: int, rows: int) -> None:
     assert pooled >= logs.sum(axis=0).max() - 12
 
 
-def test_the_prior_is_that_of_expectation_and_maximization_as_published() -> None:
+def test_the_prior_equals_published_expectation_maximization() -> None:
     """Also without the curve that a part belongs to, with curves of one part and of two."""
     values, clock, owner = accuracies(5, seed=3), tuple(np.linspace(0, 1, 20)), [0, 1, 1, 2, 3]
     (logs,) = (logs for _, logs in evidence(clock, values))
@@ -54,7 +54,7 @@ def test_the_width_that_fits_is_chosen() -> None:
     assert learn_pool(alone, np.full((500, 3), -20.0), widths)[1] == 1.25
 
 
-def test_a_last_value_that_is_always_right_is_trusted_and_one_that_never_is_is_not() -> None:
+def test_the_last_value_is_trusted_as_often_as_it_was_right() -> None:
     rng = np.random.default_rng(0)
     hits = (rng.random(400) < 0.4).astype(float)
     parts, predicted = rng.random(400), np.full(400, 0.4)
@@ -85,8 +85,8 @@ def test_a_study_of_flat_curves_learns_to_trust_the_last_value() -> None:
     assert reaches[0] > 0.97 and reaches[1] < 0.03
 
 
-def test_few_ended_curves_are_no_harm() -> None:
-    """One after the other, as they come: there is an answer at any number of them."""
+def test_few_ended_curves_do_no_harm() -> None:
+    """One after the other: there is a prediction after any number of them."""
     ended, other = accuracies(8, seed=4), accuracies(1, seed=6)[0]
     curves = [curve(values, until) for values, until in zip(ended, (100, 5, 60, 100, 15, 100, 100, 100), strict=True)]
     for number in range(len(curves) + 1):
@@ -99,8 +99,8 @@ def test_few_ended_curves_are_no_harm() -> None:
 
 @tried(30)
 @given(st.data())
-def test_no_curve_is_an_example_to_itself(data: st.DataObject) -> None:
-    """The drift predicts the same for an ended curve and for one that has not ended, in any company."""
+def test_no_curve_is_its_own_example(data: st.DataObject) -> None:
+    """The drift predicts the same for an ended curve and for an open one, beside any other curves."""
     rows = [
         Row(curve(values, until=100 - 40 * (i % 3 == 2)), values[: 20 - 8 * (i % 3 == 2)], i)
         for i, values in enumerate(ENDED)
@@ -138,7 +138,7 @@ def test_nearness_is_the_distance_of_that_neighbour(values: list[float], neighbo
     assert nearness(np.array(values), neighbours) == pytest.approx(expected)
 
 
-def test_a_mixture_is_what_its_components_say() -> None:
+def test_a_mixture_has_the_moments_of_its_components() -> None:
     row, weight = np.array([0, 1, 0]), np.array([0.25, 1.0, 0.75])
     mixture = Mixtures(row, weight, np.array([0.0, 5.0, 2.0]), np.array([1.0, 2.0, 0.5]), 2)
     assert mixture.expectation() == pytest.approx([1.5, 5])
@@ -147,7 +147,7 @@ def test_a_mixture_is_what_its_components_say() -> None:
     assert mixture.log_density(np.array([0.0, 5.0]))[1] == pytest.approx(-np.log(2 * np.sqrt(2 * np.pi)))
 
 
-def test_curves_that_were_stopped_teach_what_those_that_went_on_cannot() -> None:
+def test_stopped_curves_correct_the_bias_of_promoted_ones() -> None:
     """Eighty trials; the best half continues at each of five boundaries, so three reach the end.
 
     Those three gained more than others will: taken for examples alone they promise too much to all. With all curves as

@@ -1,4 +1,4 @@
-"""What holds of every prediction: of any metric, at any steps, in any company."""
+"""Properties of every prediction: for any metric, at any steps, beside any other curves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(model: CurveModel, values: Any = UNDER_WAY, until: int = 40) -> Posterio
 def test_the_unit_of_the_metric_and_its_direction_do_not_matter(
     shift: float, factor: float, flip: bool, learnt: bool
 ) -> None:
-    """Also of losses, with bounds and without, before anything has ended and after."""
+    """Also for losses, with and without bounds, before and after the first ended curve."""
     sign = -1.0 if flip else 1.0
 
     def turned(values: Any) -> Any:
@@ -66,7 +66,7 @@ def test_bounds_are_kept() -> None:
 
 
 def test_a_reward_that_crashes() -> None:
-    """HyperDrive's lunar lander: rewards from -500 to 300 (eq. 4). What crashed is not expected to come back."""
+    """HyperDrive's lunar lander: rewards from -500 to 300 (eq. 4). A crashed curve is not expected to recover."""
     lander = -200 + 400 * ENDED
     crashed = -200 + 400 * UNDER_WAY.copy()
     crashed[:, 5:] = -480.0
@@ -79,7 +79,7 @@ def test_a_reward_that_crashes() -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_crash_of_any_size_spoils_no_other_curve(mode: Any) -> None:
-    """A loss that explodes among the ended, without bounds: the others are predicted as if it were a moderate one."""
+    """An exploded loss among the ended ones, without bounds: other predictions are as if it were moderate."""
     sign = 1.0 if mode == "max" else -1.0
     ended = sign * ENDED.copy()
     ended[3, 10:] = -sign * 1e18
@@ -95,7 +95,7 @@ def test_a_crash_of_any_size_spoils_no_other_curve(mode: Any) -> None:
 @tried(50)
 @given(st.lists(st.floats(0.2, 0.8), min_size=1, max_size=20), st.sampled_from(["min", "max"]))
 def test_bounds_clip_and_are_no_unit(values: list[float], mode: Any) -> None:
-    """The farther bounds are, the less they say: a curve within them has the scale that it has without."""
+    """Distant bounds have no effect: a curve within them has the scale that it has without them."""
     for scale_of in (curve_scale, study_scale):
         near, far, none = (scale_of(mode, bounds, values) for bounds in ((0.0, 1.0), (-1e3, 1e3), (None, None)))
         assert (near.origin, near.unit) == (far.origin, far.unit) == (none.origin, none.unit)
@@ -119,7 +119,7 @@ def test_the_scale_is_monotone_and_goes_back(values: list[int], mode: Any) -> No
 @tried(12)
 @given(st.data())
 def test_any_curve_has_an_answer(data: st.DataObject) -> None:
-    """Uneven steps, no points or one, constants, numbers of any size; and the same answer in company as alone."""
+    """Uneven steps, no points or one, constants, numbers of any size; the answer is the same beside other curves."""
     steps = st.lists(st.integers(0, 120), unique=True, max_size=8).map(sorted)
     number = st.floats(-1e9, 1e9) | st.sampled_from([0.0, 0.1, 0.5])
     curves = []
@@ -177,7 +177,7 @@ def test_more_points_of_a_smooth_curve_make_it_surer() -> None:
     assert ask(fitted(), smooth, 70).quantile([100], 0.5)[0, 0] == pytest.approx(smooth[0, -1], abs=0.03)
 
 
-def test_without_a_point_it_is_what_others_came_to() -> None:
+def test_without_a_point_the_prediction_follows_ended_curves() -> None:
     posterior = fitted().predict([Curve((), ())])
     ends = ENDED[:, -1]
     assert posterior.prob_reaches([100], 0.4)[0, 0] == pytest.approx((ends >= 0.4).mean(), abs=0.1)
@@ -185,7 +185,7 @@ def test_without_a_point_it_is_what_others_came_to() -> None:
     assert nothing.spread([100])[0, 0] > 0.3, "without data the prediction is wide"
 
 
-def test_uneven_steps_of_the_same_curve_say_the_same() -> None:
+def test_uneven_steps_of_a_curve_predict_the_same() -> None:
     t = np.arange(0, 61)
     values = 0.1 + 0.6 * (1 - np.exp(-t / 25))
     uneven = (0, 1, 2, 4, 7, 11, 18, 26, 29, 41, 52, 60)
@@ -196,12 +196,12 @@ def test_uneven_steps_of_the_same_curve_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_a_number_is_refused_with_a_sentence(bad: float) -> None:
+def test_values_that_are_no_numbers_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match=r"finite numbers: at step 7 it is"):
         Curve((3, 7), (0.5, bad))
 
 
-def test_what_is_no_curve_is_refused() -> None:
+def test_invalid_curves_are_refused() -> None:
     for steps, values in (((1, 2), (0.5,)), ((2, 2), (0.5, 0.6)), ((-1,), (0.5,))):
         with pytest.raises(ValueError, match="curve"):
             Curve(steps, values)
@@ -240,7 +240,7 @@ def test_quantiles_and_probabilities_are_of_one_distribution() -> None:
     assert np.sum(density, axis=0)[:, 0] * 0.001 == pytest.approx(1, abs=0.02)
 
 
-def test_the_past_is_what_was_measured() -> None:
+def test_predictions_of_past_steps_are_the_measured_values() -> None:
     posterior = ask(fitted(), UNDER_WAY, until=40)
     assert posterior.mean([40])[:, 0] == pytest.approx(UNDER_WAY[:, 7])
     assert posterior.quantile([38], 0.1)[:, 0] == pytest.approx(UNDER_WAY[:, 6] * 0.4 + UNDER_WAY[:, 7] * 0.6)
@@ -266,7 +266,7 @@ def test_the_first_step_that_reaches_a_target() -> None:
 # ------------------------------------------------------------------------------------------------------- kept curves
 
 
-def test_the_same_again_and_after_others_have_ended() -> None:
+def test_equal_queries_have_equal_answers_after_others_ended() -> None:
     model = fitted()
     before = ask(model).quantile(LATER, 0.3)
     assert np.array_equal(before, ask(model).quantile(LATER, 0.3))
@@ -278,7 +278,7 @@ def test_the_same_again_and_after_others_have_ended() -> None:
     assert np.array_equal(before, ask(model).quantile(LATER, 0.3))
 
 
-def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_curves_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     import app.search.curves.model as module
 
     computed: list[int] = []
@@ -291,7 +291,7 @@ def test_only_what_changed_is_computed_again(monkeypatch: pytest.MonkeyPatch) ->
     assert computed == [len(UNDER_WAY), 1]
 
 
-def test_what_learning_costs_does_not_grow_with_the_trials_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_learning_is_bounded_in_the_number_of_ended_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     import app.search.curves.model as module
 
     looked_at: list[int] = []

@@ -1,4 +1,4 @@
-"""The posterior of a curve alone: calibrated on its own prior, and equal to what brute force says."""
+"""The posterior of a single curve is calibrated on its own prior, and equals brute force."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_calibrated_on_its_own_prior(number: int) -> None:
 
 
 def test_a_wrong_prior_is_noticed() -> None:
-    """The same test on curves with noise that no node has. Else the test could pass for any prior."""
+    """The same test on curves with noise that no node has. Otherwise the test could pass for any prior."""
     rng, clock = np.random.default_rng(0), np.linspace(0, 1, 20)
     curves = np.array([draw(rng, clock) for _ in range(250)]) + 0.3 * rng.standard_t(1, (250, 20))
     fits = q.Fits(q.fits(tuple(clock[:12]), curves[:, :12], q.uniform()))
@@ -56,7 +56,7 @@ def test_a_wrong_prior_is_noticed() -> None:
 
 @tried(20)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.booleans())
-def test_evidence_and_prediction_are_those_of_the_definition(seed: int, number: int, even: bool) -> None:
+def test_evidence_and_prediction_follow_the_definition(seed: int, number: int, even: bool) -> None:
     rng = np.random.default_rng(seed)
     clock = (
         np.linspace(0, 1, number + 1) if even else np.sort(rng.uniform(0, 1, number + 1)) + np.arange(number + 1) / 9
@@ -85,7 +85,7 @@ def test_without_points_it_is_the_prior() -> None:
     assert at.expectation()[0] == pytest.approx(q.GAINS[:, 0].mean() * shapes(np.ones(1)).mean(), abs=1e-6)
 
 
-def test_shapes_begin_at_nought_and_go_as_far_as_one() -> None:
+def test_shapes_begin_at_nought_and_end_at_one() -> None:
     values = shapes(np.linspace(0, 1, 101))
     assert values.shape == (NUM_SHAPES, 101)
     assert np.all(values[:, 0] == 0)
@@ -93,7 +93,7 @@ def test_shapes_begin_at_nought_and_go_as_far_as_one() -> None:
     assert np.isfinite(shapes(np.array([0.0, 1e-9, 1, 7]))).all()
 
 
-def test_each_family_of_the_paper_is_level_and_gain_of_one_of_the_shapes() -> None:
+def test_each_family_of_the_paper_is_an_affine_shape() -> None:
     """The published formulas, with x = 1 + clock / unit, at parameters that are nodes of the quadrature."""
     clock = np.linspace(0, 1, 30)
     half = np.log(2) ** (1 / 2.0) / 0.4  # the k with which (k x) ** 2 is ln 2 at 0.4
