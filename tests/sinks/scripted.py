@@ -1,4 +1,4 @@
-"""A study that was, as a source tells it; and sinks that are killed."""
+"""A source with a recorded study, and sinks that are killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK = "trained alone, since the trainer is not exact: x differs"
 
 
 class Killed(Exception):
-    """The process is no more."""
+    """Raised as if the process were killed."""
 
 
 class Killing:
@@ -42,7 +42,7 @@ class Killing:
 
 
 class Scripted:
-    """A study that is over: its events, and the curves of its trials."""
+    """A completed study: its events, and the curves of its trials."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Scripted:
 
 
 def events(*happened: tuple[str, Json], first: int = 2) -> list[Json]:
-    """Events in their places; the first is the submission, behind what had happened on the plan."""
+    """Events with positions; the first is the submission, after earlier events of the plan."""
     numbered = enumerate([("StudySubmitted", {"study": STUDY}), *happened])
     return [
         {"position": 1 + n, "version": first + n, "type": type, "data": data, "at": 1.0 + n}
@@ -97,7 +97,7 @@ def logged(step: int, node: str, loss: float) -> Json:
 
 
 LOGGED = {0: [logged(7, A, 0.7), logged(25, B, 0.5)], 1: [logged(7, A, 0.7), logged(27, C, 0.6)]}
-"""What the two trials of `busy_study` logged; the beginning is one."""
+"""The logged values of the two trials of `busy_study`, which share their prefix."""
 
 
 def busy_study() -> list[Json]:

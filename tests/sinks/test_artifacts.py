@@ -24,7 +24,7 @@ WEIGHTS, REPORT = f"{STUDY}-trial-1-step-40.safetensors", f"{STUDY}.html"
 class Kept(Scripted):
     """A study whose best trial is the second one, if it has one.
 
-    gone: why its weights are not kept. fetched: the number of requests for them.
+    gone: why its weights are deleted. fetched: the number of requests for them.
     """
 
     gone, has_best, fetched, finished_at = "", True, 0, 99.0
@@ -63,7 +63,7 @@ def artifacts(uri: str) -> dict[str, dict[str, bytes]]:
     }
 
 
-def test_mlflow_gets_them_in_the_run_of_the_best_trial(uri: str) -> None:
+def test_mlflow_gets_artifacts_in_the_run_of_the_best_trial(uri: str) -> None:
     source, said = Kept(busy_study()), list[str]()
     for _ in range(2):
         follow(source, STUDY, [open_sink(f"mlflow:{uri}{BOTH}")], said.append)
@@ -73,20 +73,20 @@ def test_mlflow_gets_them_in_the_run_of_the_best_trial(uri: str) -> None:
         "trial 1": {f"weights/{WEIGHTS}": b"weights", f"report/{REPORT}": report},
     }
     assert (source.fetched, said) == (1, [])
-    source.finished_at = 100.0  # it resumed, and is over again
+    source.finished_at = 100.0  # it resumed, and completed again
     follow(source, STUDY, [open_sink(f"mlflow:{uri}?artifacts=report")])
     assert artifacts(uri)["trial 1"][f"report/{REPORT}"].endswith(b"100.0")
 
 
-def test_without_a_request_nothing_is_asked_for(uri: str) -> None:
+def test_without_a_request_no_artifact_is_fetched(uri: str) -> None:
     source = Kept(busy_study())
     follow(source, STUDY, [open_sink(f"mlflow:{uri}")])
     assert (artifacts(uri), source.fetched) == ({"trial 0": {}, "trial 1": {}}, 0)
-    follow(source, STUDY, [open_sink(f"mlflow:{uri}?artifacts=weights")])  # asked for when it was over
+    follow(source, STUDY, [open_sink(f"mlflow:{uri}?artifacts=weights")])  # fetched when the study completed
     assert list(artifacts(uri)["trial 1"]) == [f"weights/{WEIGHTS}"]
 
 
-def test_weights_that_are_not_kept_are_reported_and_end_nothing(uri: str) -> None:
+def test_deleted_weights_are_reported_and_do_not_end_the_sink(uri: str) -> None:
     source, said = Kept(busy_study()), list[str]()
     source.gone = "the state of trial 1 after step 40 is not kept; the steps that are: none"
     follow(source, STUDY, [open_sink(f"mlflow:{uri}{BOTH}")], said.append)
@@ -97,7 +97,7 @@ def test_weights_that_are_not_kept_are_reported_and_end_nothing(uri: str) -> Non
         follow(source, STUDY, [open_sink(f"mlflow:{uri}{BOTH}")])
 
 
-def test_they_are_in_the_run_of_the_trial_that_was_trained_alone(uri: str) -> None:
+def test_artifacts_go_to_the_run_of_the_trial_trained_alone(uri: str) -> None:
     follow(Kept(isolated_study()), STUDY, [open_sink(f"mlflow:{uri}?artifacts=report")])
     assert {name for name, files in artifacts(uri).items() if files} == {"trial 1 (alone)"}
 
@@ -119,7 +119,7 @@ class Run:
     def finish(self, exit_code: int = 0) -> None: ...
 
 
-def test_wandb_gets_them_as_artifacts_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_artifacts_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = list[Any]()
 
     def artifact(name: str, type: str) -> Any:
@@ -155,12 +155,12 @@ def test_an_address_may_ask_for_artifacts() -> None:
 
 
 @pytest.mark.parametrize("address", ["mlflow:ml?artifacts=weigths", "wandb:p?artifact=weights", "team?artifacts="])
-def test_another_word_is_refused(address: str) -> None:
+def test_an_unknown_artifact_is_refused(address: str) -> None:
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must end with \?artifacts=weights or .* for artifacts, got '"):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
 
 @pytest.mark.parametrize("address", ["tensorboard:runs?artifacts=report", "otlp:http://host:4318?artifacts=report"])
-def test_other_sinks_have_no_place_for_them(address: str) -> None:
+def test_other_sinks_take_no_artifacts(address: str) -> None:
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must be mlflow:URI or wandb:PROJECT where it asks"):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})

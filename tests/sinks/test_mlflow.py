@@ -32,7 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def read(uri: str) -> dict[str, Any]:
-    """By run: its measurements and parameters, its words about sharing, and its end."""
+    """By run: its measurements and parameters, its notes about sharing, and its end."""
     client = MlflowClient(tracking_uri=uri)
     runs = client.search_runs([client.get_experiment_by_name(STUDY).experiment_id])
     return {
@@ -50,7 +50,7 @@ def read(uri: str) -> dict[str, Any]:
     }
 
 
-def test_a_run_a_trial_with_its_whole_curve(store: str) -> None:
+def test_each_trial_has_a_run_with_its_whole_curve(store: str) -> None:
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
     runs = read(store)
     assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
@@ -62,7 +62,7 @@ def test_a_run_a_trial_with_its_whole_curve(store: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", range(1, 17))
-def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(store: str, writes: int) -> None:
+def test_a_sink_killed_after_any_write_resumes_exactly_once(store: str, writes: int) -> None:
     with pytest.raises(Killed):
         follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
@@ -74,7 +74,7 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
     ]
 
 
-def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(store: str) -> None:
+def test_struck_results_are_not_mixed_with_trials_trained_alone(store: str) -> None:
     source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
     for _ in range(2):
         follow(source, STUDY, [open_sink(f"mlflow:{store}")])

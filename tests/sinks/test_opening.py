@@ -22,12 +22,12 @@ def test_a_study_names_sinks(address: str) -> None:
     assert StudySpec.from_dict({**SMALLEST, "sinks": [address]}).to_json()["sinks"] == [address]
 
 
-def test_a_study_without_sinks_is_written_as_ever() -> None:
+def test_a_study_without_sinks_has_an_unchanged_file() -> None:
     assert "sinks" not in StudySpec.from_dict(SMALLEST).to_json()
 
 
 @pytest.mark.parametrize("address", ["no where", "tensorboard:", "ftp:there", ""])
-def test_what_is_no_sink_is_a_sentence(address: str) -> None:
+def test_an_invalid_sink_is_refused_in_a_sentence(address: str) -> None:
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must be tensorboard:DIR, .* or webhook:URL, got '"):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
@@ -45,8 +45,8 @@ def test_what_is_no_sink_is_a_sentence(address: str) -> None:
         "mlflow:/etc",
     ],
 )
-def test_a_study_names_no_folder_elsewhere(address: str) -> None:
-    """It is opened by a process that others may run."""
+def test_a_study_may_not_name_an_outside_folder(address: str) -> None:
+    """The process that opens it may be another user's."""
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must name .*a folder .*below the folder where"):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
@@ -59,8 +59,8 @@ def test_a_study_names_no_folder_elsewhere(address: str) -> None:
         ("mlflow:databricks", "must not use an account of the service"),
     ],
 )
-def test_a_study_writes_into_no_store_and_as_nobody_else(address: str, sentence: str) -> None:
-    """MLflow made its tables in the event log, and took the profile of the operator."""
+def test_a_study_may_not_write_into_a_store_or_use_other_credentials(address: str, sentence: str) -> None:
+    """Once MLflow created its tables in the event log, and used the operator's profile."""
     with pytest.raises(SpecError, match=sentence):
         StudySpec.from_dict({**SMALLEST, "sinks": [address]})
 
@@ -82,7 +82,7 @@ def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
     follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
 
 
-def test_it_is_noted_when_all_is_written(tmp_path: Path) -> None:
+def test_positions_are_noted_after_all_writes(tmp_path: Path) -> None:
     path, address = ledger_path(tmp_path, STUDY), f"tensorboard:{tmp_path}"
     assert end_time(path) is None
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
@@ -93,8 +93,8 @@ def test_it_is_noted_when_all_is_written(tmp_path: Path) -> None:
     assert end_time(path) is None
 
 
-def test_a_study_names_what_the_operator_has_configured() -> None:
-    """An address of its own was reached with the operator's credentials."""
+def test_a_study_names_sinks_that_the_operator_configured() -> None:
+    """Once a study's own address was opened with the operator's credentials."""
     team = Configured.parse("team=mlflow:https://tracking, board=wandb:ours")
     assert team.address("team") == "mlflow:https://tracking"
     assert team.address("tensorboard:runs") == "tensorboard:runs"

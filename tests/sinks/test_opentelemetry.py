@@ -1,4 +1,4 @@
-"""A trace for each stage, as a collector is sent it: OTLP over HTTP."""
+"""The trace of each stage that a collector receives: OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def attributes(span: Span) -> Json:
     }
 
 
-def told(folder: Path, source: Scripted, collector: Collector) -> None:
+def send_traces(folder: Path, source: Scripted, collector: Collector) -> None:
     follow(source, STUDY, [open_sink(collector.address, folder)])
 
 
 def test_a_stage_is_a_trace_with_its_wait_and_its_training(tmp_path: Path, collector: Collector) -> None:
-    told(tmp_path, Scripted(trained_study()), collector)
+    send_traces(tmp_path, Scripted(trained_study()), collector)
     (whole,) = collector.named("stage 0-20")
     assert attributes(whole) == {
         "stagetree.study": STUDY,
@@ -133,20 +133,20 @@ def test_a_stage_is_a_trace_with_its_wait_and_its_training(tmp_path: Path, colle
 
 
 def test_a_stage_that_failed_says_why(tmp_path: Path, collector: Collector) -> None:
-    told(tmp_path, Scripted(trained_study()), collector)
+    send_traces(tmp_path, Scripted(trained_study()), collector)
     (failed,) = collector.named("stage 20-30")
     assert (failed.status.code, failed.status.message) == (Status.STATUS_CODE_ERROR, "ValueError: no")
     assert attributes(failed)["stagetree.outcome"] == "failed"
 
 
-def test_a_chain_that_ended_before_it_did_anything_is_no_trace(tmp_path: Path, collector: Collector) -> None:
+def test_a_chain_without_a_completed_step_has_no_trace(tmp_path: Path, collector: Collector) -> None:
     lost = ("ChainEnded", {"chain": "c1", "outcome": "undelivered", "steps": 0, "seconds": 0.0})
-    told(tmp_path, Scripted(events(added(0, 20, {A: 0}), chain_of(stage(A, 0, 20)), lost)), collector)
+    send_traces(tmp_path, Scripted(events(added(0, 20, {A: 0}), chain_of(stage(A, 0, 20)), lost)), collector)
     assert collector.spans == []
 
 
-def test_what_another_studys_trials_need_alone_is_not_told(tmp_path: Path, collector: Collector) -> None:
-    told(
+def test_stages_for_other_studies_only_are_not_sent(tmp_path: Path, collector: Collector) -> None:
+    send_traces(
         tmp_path,
         Scripted(events(added(0, 20, {A: 0}), chain_of(stage(C, 0, 20)), completed(0, 1.0))),
         collector,
@@ -170,12 +170,12 @@ def test_a_stage_that_is_sent_twice_is_one_trace(tmp_path: Path, collector: Coll
     assert len(collector.named("stage 20-30")) == 1
 
 
-def test_a_collector_that_refuses_is_said_and_tried_again(tmp_path: Path, collector: Collector) -> None:
+def test_a_refusing_collector_is_reported_and_retried(tmp_path: Path, collector: Collector) -> None:
     collector.status = 400
     with pytest.raises(SinkError, match="the collector does not take traces"):
-        told(tmp_path, Scripted(trained_study()), collector)
+        send_traces(tmp_path, Scripted(trained_study()), collector)
     collector.status = 200
-    told(tmp_path, Scripted(trained_study()), collector)
+    send_traces(tmp_path, Scripted(trained_study()), collector)
     assert len(collector.named("stage 0-20")) == 1
 
 

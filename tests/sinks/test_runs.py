@@ -1,4 +1,4 @@
-"""The run that gets a measurement, and its words about sharing."""
+"""The run of each measurement, and its notes about sharing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Listing:
 
     @property
     def points(self) -> list[tuple[int, int]]:
-        """Which trial's run has which step."""
+        """The trial and step of each measurement."""
         return [(record.trial, record.step) for record in self.records if isinstance(record, Point)]
 
     @property
@@ -37,21 +37,21 @@ class Listing:
         return [(record.trial, record.other, record.end) for record in self.records if isinstance(record, Link)]
 
 
-def written(folder: Path, source: Scripted) -> Listing:
+def write_runs(folder: Path, source: Scripted) -> Listing:
     sink = Listing(folder)
     follow(source, STUDY, [sink])
     return sink
 
 
-def test_a_place_is_in_the_run_of_each_trial_that_passes_it_and_marked_where_it_was_had(tmp_path: Path) -> None:
-    sink = written(tmp_path, Scripted(busy_study()))
+def test_a_shared_point_is_in_the_run_of_each_trial_and_marked_as_shared(tmp_path: Path) -> None:
+    sink = write_runs(tmp_path, Scripted(busy_study()))
     assert sink.points == [(0, 10), (1, 10), (0, 20), (1, 20), (1, 30), (0, 40), (1, 40)]
     shared = [(each.trial, each.step, each.shared_with) for each in sink.records if isinstance(each, Point)]
     assert [each for each in shared if each[2] is not None] == [(1, 10, 0), (1, 20, 0)]
     assert sink.links == [(1, 0, 20)]
 
 
-def test_a_trial_that_is_extended_onto_what_another_measured_is_linked_with_it(tmp_path: Path) -> None:
+def test_a_trial_extended_along_anothers_path_is_linked_with_it(tmp_path: Path) -> None:
     happened = events(
         added(0, 20, {A: 0}),
         added(1, 40, {A: 0}),
@@ -60,46 +60,46 @@ def test_a_trial_that_is_extended_onto_what_another_measured_is_linked_with_it(t
         extended(0, 60, {}),
         evaluated(A, 60, 0.6),
     )
-    sink = written(tmp_path, Scripted(happened))
+    sink = write_runs(tmp_path, Scripted(happened))
     assert sink.points == [(0, 20), (1, 20), (1, 40), (0, 40), (0, 60)]
     assert sink.links == [(1, 0, 20), (0, 1, 40)]
 
 
-def test_what_was_measured_past_a_trials_end_is_its_own_once_it_goes_there(tmp_path: Path) -> None:
+def test_points_beyond_a_trials_end_are_its_own_once_it_is_extended(tmp_path: Path) -> None:
     happened = events(added(0, 20, {A: 0}), evaluated(A, 30, 0.3), extended(0, 40, {B: 35}))
-    assert written(tmp_path, Scripted(happened)).points == [(0, 30)]
+    assert write_runs(tmp_path, Scripted(happened)).points == [(0, 30)]
 
 
-def test_what_another_study_measured_is_read_from_the_trial(tmp_path: Path) -> None:
+def test_points_of_another_study_are_read_from_the_trial(tmp_path: Path) -> None:
     happened = events(added(0, 40, {A: 0, B: 20}), evaluated(B, 40, 0.4), first=7)
     curve = [{"step": 10, "metrics": {"accuracy": 0.1}}, {"step": 40, "metrics": {"accuracy": 0.4}}]
-    assert written(tmp_path, Scripted(happened, {0: curve})).points == [(0, 10), (0, 40)]
+    assert write_runs(tmp_path, Scripted(happened, {0: curve})).points == [(0, 10), (0, 40)]
 
 
-def test_alone_on_its_plan_no_trial_is_asked_for(tmp_path: Path) -> None:
+def test_a_study_alone_on_its_plan_requests_no_trial(tmp_path: Path) -> None:
     curve = [{"step": 10, "metrics": {"accuracy": 9.9}}]
-    assert (0, 10) not in written(tmp_path, Scripted(events(added(0, 40, {A: 0})), {0: curve})).points
+    assert (0, 10) not in write_runs(tmp_path, Scripted(events(added(0, 40, {A: 0})), {0: curve})).points
 
 
 def test_trials_that_share_nothing_are_not_linked(tmp_path: Path) -> None:
-    assert written(tmp_path, Scripted(events(added(0, 40, {A: 0}), added(1, 40, {C: 0})))).links == []
+    assert write_runs(tmp_path, Scripted(events(added(0, 40, {A: 0}), added(1, 40, {C: 0})))).links == []
 
 
-def test_a_study_that_goes_on_is_written_on(tmp_path: Path) -> None:
+def test_a_resumed_study_is_written_further(tmp_path: Path) -> None:
     happened = busy_study()
-    written(tmp_path, Scripted(happened[:4]))
-    assert written(tmp_path, Scripted(happened)).points == [(0, 20), (1, 20), (1, 30), (0, 40), (1, 40)]
+    write_runs(tmp_path, Scripted(happened[:4]))
+    assert write_runs(tmp_path, Scripted(happened)).points == [(0, 20), (1, 20), (1, 30), (0, 40), (1, 40)]
 
 
-def test_several_sinks_each_go_on_where_they_were(tmp_path: Path) -> None:
+def test_each_of_several_sinks_resumes_at_its_own_position(tmp_path: Path) -> None:
     behind, ahead = Listing(tmp_path / "behind"), Listing(tmp_path / "ahead")
     follow(Scripted(busy_study()[:4]), STUDY, [ahead])
     follow(Scripted(busy_study()), STUDY, [behind, Listing(tmp_path / "ahead")])
     assert len(behind.points) == 7 and ahead.points == [(0, 10), (1, 10)]
 
 
-def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: Path) -> None:
-    """Another study was first on the plan, so its trials have the measurements: they are the new ones now."""
+def test_new_measurements_are_not_written_for_a_struck_trial(tmp_path: Path) -> None:
+    """Another study was first on the plan, so its trials have the measurements, which are new ones now."""
 
     class Anew(Scripted):
         def trial(self, study: str, number: int) -> Json:
@@ -109,7 +109,7 @@ def test_what_a_trial_has_now_is_not_written_for_one_that_was_struck(tmp_path: P
 
     isolated = ("StudyIsolated", {"study": STUDY, "reason": "x differs", "at": 1.0})
     happened = events(added(0, 40, {A: 0}), added(1, 40, {C: 0}), isolated, added(0, 40, {"node-alone": 0}), first=7)
-    sink = written(tmp_path, Anew(happened))
+    sink = write_runs(tmp_path, Anew(happened))
     assert [(each.run, each.step) for each in sink.records if isinstance(each, Point)] == [("0-alone", 10)]
 
 
@@ -125,13 +125,13 @@ def test_repeats_have_one_run_of_means_with_their_deviations(tmp_path: Path) -> 
         evaluated(C, 40, 0.6),
         evaluated(B, 40, 0.4),
     )
-    points = [each for each in written(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
+    points = [each for each in write_runs(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
     assert [(each.step, each.at) for each in points] == [(20, 3.0), (40, 5.0)]  # the mean comes with the last of them
     assert points[0].numbers == {"accuracy": 0.2}
     assert points[1].numbers == {"accuracy": 0.5, "accuracy/std": pytest.approx(0.02**0.5)}
 
 
-def test_repeats_share_only_what_all_of_them_have(tmp_path: Path) -> None:
+def test_repeats_share_only_points_of_all_of_them(tmp_path: Path) -> None:
     happened = events(
         repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
         added(1, 40, {A: 0, B: 20}),
@@ -139,15 +139,15 @@ def test_repeats_share_only_what_all_of_them_have(tmp_path: Path) -> None:
         evaluated(B, 40, 0.4),
         evaluated(C, 40, 0.6),
     )
-    points = [each for each in written(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
+    points = [each for each in write_runs(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
     shared = [(each.trial, each.step, each.metrics["accuracy"], each.shared_with) for each in points]
     assert shared == [(0, 20, 0.2, None), (1, 20, 0.2, 0), (1, 40, 0.4, None), (0, 40, 0.5, None)]
 
 
-def test_means_that_another_study_measured_are_the_trials_own(tmp_path: Path) -> None:
+def test_means_of_another_study_belong_to_the_trial(tmp_path: Path) -> None:
     happened = events(repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}), first=7)
     curve = [{"step": 10, "metrics": {"accuracy": 0.1}}, {"step": 40, "metrics": {"accuracy": 0.5}}]
-    sink = written(tmp_path, Scripted(happened, {0: curve}))
+    sink = write_runs(tmp_path, Scripted(happened, {0: curve}))
     assert [(each.step, each.metrics) for each in sink.records if isinstance(each, Point)] == [
         (10, {"accuracy": 0.1}),
         (40, {"accuracy": 0.5}),

@@ -48,7 +48,7 @@ def _number(tensor: Any) -> float:
     return float(make_ndarray(tensor))
 
 
-def test_a_run_a_trial_with_its_whole_curve(tmp_path: Path) -> None:
+def test_each_trial_has_a_run_with_its_whole_curve(tmp_path: Path) -> None:
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     runs = read(tmp_path)
     assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
@@ -61,7 +61,7 @@ def test_a_run_a_trial_with_its_whole_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", range(1, 17))
-def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(tmp_path: Path, writes: int) -> None:
+def test_a_sink_killed_after_any_write_resumes_exactly_once(tmp_path: Path, writes: int) -> None:
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
     address = f"tensorboard:{tmp_path / 'killed'}"
     with pytest.raises(Killed):
@@ -70,7 +70,7 @@ def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missin
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
 
 
-def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Path) -> None:
+def test_a_truncated_record_is_written_again(tmp_path: Path) -> None:
     address = f"tensorboard:{tmp_path}"
     follow(Scripted(busy_study()[:5]), STUDY, [open_sink(address)])
     for path in [*tmp_path.rglob(FILE), tmp_path / f"{STUDY}.positions.jsonl"]:
@@ -80,7 +80,7 @@ def test_what_was_cut_off_in_the_middle_of_a_write_is_written_again(tmp_path: Pa
     assert read(tmp_path)["trial-1"]["accuracy"] == [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)]
 
 
-def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="file: "):
         follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path / 'file'}")])
@@ -92,7 +92,7 @@ def test_following_again_adds_nothing(tmp_path: Path) -> None:
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
 
 
-def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(tmp_path: Path) -> None:
+def test_struck_results_are_not_mixed_with_trials_trained_alone(tmp_path: Path) -> None:
     source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
     follow(source, STUDY, [open_sink(f"tensorboard:{tmp_path}")])
     runs = read(tmp_path)
@@ -106,7 +106,7 @@ def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(tmp
 
 
 @pytest.mark.parametrize("writes", range(1, 19))
-def test_killed_before_or_after_trials_were_struck_it_goes_on(tmp_path: Path, writes: int) -> None:
+def test_a_sink_killed_around_a_strike_resumes(tmp_path: Path, writes: int) -> None:
     source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
     follow(source, STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
     address = f"tensorboard:{tmp_path / 'killed'}"
@@ -116,7 +116,7 @@ def test_killed_before_or_after_trials_were_struck_it_goes_on(tmp_path: Path, wr
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
 
 
-def test_what_was_written_before_trials_were_struck_is_noted_as_it_was(tmp_path: Path) -> None:
+def test_positions_before_a_strike_name_no_runs_of_trials_alone(tmp_path: Path) -> None:
     """A file of positions of an older version has no runs of trials alone."""
     address = f"tensorboard:{tmp_path}"
     follow(Scripted(isolated_study()[:6]), STUDY, [open_sink(address)])

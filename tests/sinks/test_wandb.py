@@ -1,4 +1,4 @@
-"""W&B, played by a recording of the calls that its library takes: runs by id, which are resumed with their summary."""
+"""A fake of W&B's library that records its calls: runs by id, which are resumed with their summary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Run:
 
 
 class Away(Exception):
-    """What W&B raises."""
+    """An error of W&B."""
 
 
 class Config(dict[str, Any]):
@@ -80,22 +80,20 @@ def check(runs: dict[str, Run]) -> None:
     assert [run.summary["state"] for run in runs.values()] == ["completed", "completed"]
 
 
-def test_a_run_a_trial_with_its_whole_curve(runs: dict[str, Run]) -> None:
+def test_each_trial_has_a_run_with_its_whole_curve(runs: dict[str, Run]) -> None:
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
 
 
 @pytest.mark.parametrize("writes", range(1, 17))
-def test_killed_after_any_write_it_goes_on_with_nothing_twice_and_nothing_missing(
-    runs: dict[str, Run], writes: int
-) -> None:
+def test_a_sink_killed_after_any_write_resumes_exactly_once(runs: dict[str, Run], writes: int) -> None:
     with pytest.raises(Killed):
         follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
     follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
     check(runs)
 
 
-def test_what_the_library_raises_is_a_sentence(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_library_is_a_sentence(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(run: Run, row: dict[str, Any]) -> None:
         raise Away("no answer")
 
@@ -119,7 +117,7 @@ def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.Mon
         ("tensorboard:runs", "tensorboard.summary.writer.record_writer", "TensorBoard is not installed: pip install"),
     ],
 )
-def test_a_library_that_is_missing_is_a_sentence(
+def test_a_missing_library_is_reported_in_a_sentence(
     address: str, library: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -128,14 +126,14 @@ def test_a_library_that_is_missing_is_a_sentence(
 
 
 @pytest.mark.parametrize("address", ["tensorboard", "tensorboard:", "csv:here", ""])
-def test_an_address_that_is_none_is_a_sentence(address: str) -> None:
+def test_an_invalid_address_is_refused_in_a_sentence(address: str) -> None:
     with pytest.raises(
         SinkError, match="must be tensorboard:DIR, wandb:PROJECT, mlflow:URI, otlp:URL or webhook:URL, got"
     ):
         open_sink(address)
 
 
-def test_what_was_struck_is_not_mixed_with_the_trials_that_are_trained_alone(runs: dict[str, Run]) -> None:
+def test_struck_results_are_not_mixed_with_trials_trained_alone(runs: dict[str, Run]) -> None:
     source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
     follow(source, STUDY, [open_sink("wandb:mine")])
     struck, alone = runs[f"{STUDY}-0"], runs[f"{STUDY}-0-alone"]

@@ -32,7 +32,7 @@ OVER = RUNNING | {"state": "completed", "best": BEST, "finished_at": 99.0, "endi
 
 
 class Looks:
-    """A study at each look; the clock advances by `seconds` between them."""
+    """A study at each poll; the clock advances by `seconds` between polls."""
 
     def __init__(self, *looks: Json, seconds: float = 5.0) -> None:
         self._looks, self._seconds, self.now = iter(looks), seconds, 1000.0
@@ -84,7 +84,7 @@ def tell(server: Server, folder: Path, looks: Looks) -> list[tuple[str, str]]:
     return [(each["event"], each["text"]) for each in server.posted[before:]]
 
 
-def test_the_first_failure_and_the_end_are_told_once(server: Server, tmp_path: Path) -> None:
+def test_the_first_failure_and_the_end_are_posted_once(server: Server, tmp_path: Path) -> None:
     failing = RUNNING | {"failures": [FAILURE]}
     over = f"{STUDY} is completed; best val_loss 0.125 (trial 3, step 40); by its target"
     assert tell(server, tmp_path, Looks(RUNNING, failing, failing, OVER)) == [
@@ -96,7 +96,7 @@ def test_the_first_failure_and_the_end_are_told_once(server: Server, tmp_path: P
     assert tell(server, tmp_path, Looks(failing, OVER | {"finished_at": 120.0})) == [("over", over)]  # it was reopened
 
 
-def test_the_mark_of_the_best_trial_is_told(server: Server, tmp_path: Path) -> None:
+def test_the_mark_of_the_best_trial_is_posted(server: Server, tmp_path: Path) -> None:
     mark = "unchecked: it resumed from the state of step 8, which was not compared"
     marked = OVER | {"best": BEST | {"exactness": mark}, "ending": None}
     assert tell(server, tmp_path, Looks(marked)) == [
@@ -105,23 +105,21 @@ def test_the_mark_of_the_best_trial_is_told(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("waits", "seconds"), [([], STILL_SECONDS), (["no slot has it"], WAITING_SECONDS)])
-def test_a_standstill_is_told_once_for_each_time(
-    server: Server, tmp_path: Path, waits: list[str], seconds: float
-) -> None:
+def test_each_standstill_is_posted_once(server: Server, tmp_path: Path, waits: list[str], seconds: float) -> None:
     still, more = RUNNING | {"waits_for": waits}, RUNNING | {"waits_for": waits, "progress": {"seconds_left": 1.0}}
     looks = Looks(still, still, still, more, more, OVER, seconds=seconds)
     why = waits[0] if waits else "nothing new for 10 min"
     assert tell(server, tmp_path, looks)[:-1] == [("standstill", f"{STUDY} stands still: {why}")] * 2
 
 
-def test_a_paused_study_and_one_that_goes_on_stand_not_still(server: Server, tmp_path: Path) -> None:
+def test_a_paused_or_resumed_study_is_no_standstill(server: Server, tmp_path: Path) -> None:
     paused = RUNNING | {"state": "paused"}
     going = [RUNNING | {"progress": {"steps": {"done": done}, "seconds_left": 1.0}} for done in range(3)]
     looks = Looks(*going, paused, paused, OVER, seconds=STILL_SECONDS)
     assert [kind for kind, _ in tell(server, tmp_path, looks)] == ["over"]
 
 
-def test_a_server_that_refuses_is_posted_to_again_and_its_secret_is_not_said(server: Server, tmp_path: Path) -> None:
+def test_a_refusing_server_is_retried_and_its_secret_is_masked(server: Server, tmp_path: Path) -> None:
     server.status = 503
     with pytest.raises(SinkError, match=r"the webhook at 127.0.0.1 answers 503") as refused:
         tell(server, tmp_path, Looks(OVER))
@@ -130,13 +128,13 @@ def test_a_server_that_refuses_is_posted_to_again_and_its_secret_is_not_said(ser
     assert [kind for kind, _ in tell(server, tmp_path, Looks(OVER))] == ["over"]
 
 
-def test_a_server_that_is_away_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unavailable_server_is_reported_in_a_sentence(tmp_path: Path) -> None:
     hook = Webhook("http://127.0.0.1:9/secret", tmp_path)
     with pytest.raises(SinkError, match=r"^the webhook at 127.0.0.1 does not answer: ConnectError$"):
         follow(Looks(OVER), STUDY, [hook])  # type: ignore[arg-type]
 
 
-def test_study_files_name_what_the_operator_has_configured_and_no_address() -> None:
+def test_study_files_name_configured_webhooks_and_no_address() -> None:
     address = "webhook:https://hooks.example.com/T0/secret"
     with pytest.raises(SinkError, match="must be the name of a webhook in STAGETREE_SINKS"):
         check_of_study(address)
