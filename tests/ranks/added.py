@@ -16,7 +16,7 @@ from stagetree import Trainer
 class Added(Trainer):
     """mishap: `kill`, `stop`, `raise`, `memory` or `loop`, in rank `who`, when `call` is called. needs: as few ranks
     have the memory for a batch of 64; half of that suffices for 32. forgets: whether rank 1 adds a value that is in no
-    state. once: a file that tells that the mishap has been."""
+    state. once: a file that exists after the mishap."""
 
     name = "added"
 

@@ -1,4 +1,4 @@
-"""Groups of 1, 2 and 4 ranks, in which one model after the other is trained."""
+"""Groups of 1, 2 and 4 ranks, which train one model after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROWING = {"lr": 0.01, "bs": {"family": "values", "values": [64, 96], "milestone
 """A batch that grows in the middle of an epoch of 403 samples, whose last batch is uneven."""
 
 Way = Sequence[tuple[int, int]]
-"""Stages: on how many ranks, until which step."""
+"""Stages: the number of ranks, and the last step."""
 
 
 class Bench:
@@ -47,7 +47,7 @@ class Bench:
                 process.call(PATIENT).load(fds=state.lend(), hp=hp, step=step)
             state.close()
             process.train(hp, until, deadline=PATIENT)
-            process.call(PATIENT).evaluate()  # it is not to disturb anything
+            process.call(PATIENT).evaluate()  # it must not change the result
             state, step = process.save(deadline=PATIENT), until
         with closing(state):
             is_divided = how.get("parallel", "tree").startswith("fsdp")

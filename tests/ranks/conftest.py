@@ -16,7 +16,7 @@ Start = Callable[..., TrainerProcess]
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    """One that has imported what the trainers here do, so that none of some ranks has to."""
+    """An interpreter that has imported the modules of these trainers, so that no rank has to."""
     warm = Warm(files=[str(Path(__file__).parent / "in_shards.py")])
     yield warm
     warm.close()
@@ -31,7 +31,7 @@ def bench(warm: Warm) -> Iterator[Bench]:
 
 @pytest.fixture
 def start(warm: Warm) -> Iterator[Start]:
-    """This many ranks; one is a process alone. All of them end with the test."""
+    """Start a number of ranks; one is a single process. All of them end with the test."""
     started: list[TrainerProcess] = []
 
     def start(ranks: int, **settings: Any) -> TrainerProcess:

@@ -59,7 +59,7 @@ class Early(TorchTrainer):
         hidden = torch.relu(self.model.first(x))
         if self._sometimes and self.sent % 3 == 1:
             hidden = hidden + self.model.rare(hidden)
-        for _ in range(self.sent if self._again else 0):  # gradients that precede the gradients of the loss
+        for _ in range(self.sent if self._again else 0):  # gradients from before the loss's own
             self.model.last(self.model.middle(hidden.detach())).mean().backward()
         return mse_loss(self.model.last(torch.relu(self.model.middle(hidden))), y)
 
@@ -83,7 +83,7 @@ def trained(args: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    import_before_forking()  # what an optimizer imports when it is first used, too
+    import_before_forking()  # an optimizer imports modules at its first use, too
     found = {}
     for name, args in CASES.items():
         ways = [(1, 0), (2, 0), (2, 1), (2, 200)]

@@ -1,4 +1,4 @@
-"""Digits as several ranks train them by torch's own sums, with buckets so small that their order matters."""
+"""Digits on several ranks with torch's own sums, in buckets so small that their order matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Digits with all that makes several devices inexact: BatchNorm, dropout, AdamW, clipping, uneven batches."""
+"""Digits with all usual causes of inexact training on several devices: BatchNorm, dropout, AdamW, clipping, uneven
+batches.
+"""
 
 from __future__ import annotations
 

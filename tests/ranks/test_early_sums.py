@@ -16,7 +16,7 @@ from stagetree.trainer.ranks.summing import TreeSum
 
 @pytest.mark.slow
 def test_when_sums_begin_changes_no_bit() -> None:
-    """In a process of its own, which has no threads when it forks the ranks."""
+    """In its own process, which has no threads when it forks the ranks."""
     script = [sys.executable, str(Path(__file__).parent / "early.py")]
     done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=600)
     found = json.loads(done.stdout.splitlines()[-1])

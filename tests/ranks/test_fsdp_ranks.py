@@ -1,4 +1,4 @@
-"""`parallel: fsdp`: each rank has a part of every parameter, and any number of ranks has the bits of one."""
+"""`parallel: fsdp`: each rank holds a part of every parameter, and any number of ranks has the bits of one."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_one_two_and_four_ranks_have_the_bits_of_undivided_parameters(bench: Ben
 
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [{}, {"micro_batch_size": 2, "precision": "fp16", "loud_at": 64}])
-def test_parts_of_four_go_on_in_two_and_in_one(bench: Bench, args: dict[str, Any]) -> None:
+def test_parts_of_four_ranks_resume_on_two_and_on_one(bench: Bench, args: dict[str, Any]) -> None:
     """With passes of two samples, the batch of 19 at the end of the epoch has shards of one pass, and of two."""
     way = [(4, 3), (2, 5), (1, 6), (4, 8)]
     assert bench.train(way, args, **DIVIDED) == bench.train([(1, 8)], args, **DIVIDED)
 
 
-def test_a_part_is_what_a_rank_has_and_no_more(bench: Bench) -> None:
+def test_a_rank_holds_only_its_part(bench: Bench) -> None:
     process = bench.begin(2, {}, **DIVIDED)
     process.train(GROWING, 1, deadline=PATIENT)
     with closing(process.save(deadline=PATIENT)) as state:
@@ -64,7 +64,7 @@ def test_a_part_is_what_a_rank_has_and_no_more(bench: Bench) -> None:
         assert state.total == state.size + part.size < 1.5 * state.size + 2**16
 
 
-def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
+def test_a_state_without_one_of_its_parts_is_refused(bench: Bench) -> None:
     process = bench.begin(2, {}, **DIVIDED)
     process.train(GROWING, 1, deadline=PATIENT)
     with closing(process.save(deadline=PATIENT)) as state:
@@ -83,7 +83,7 @@ def test_a_state_without_one_of_its_parts_is_not_taken(bench: Bench) -> None:
         ({"parallel": "ddp"}, "parallel must be tree or fsdp in a trainer, not 'ddp'"),
     ],
 )
-def test_what_it_cannot_do_is_refused_in_a_sentence(args: dict[str, Any], said: str) -> None:
+def test_unsupported_trainers_are_refused_in_a_sentence(args: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         InShards(seed=0, device="cpu", shards=4, **{"parallel": "fsdp", **args})
 
@@ -139,7 +139,7 @@ def test_any_block_is_taken_from_any_parts(
 
 
 def put_together(whole: torch.Tensor, parts: Sequence[tuple[Sequence[int], torch.Tensor]]) -> torch.Tensor:
-    """By way of the images of ranks that had these parts."""
+    """Join the parts through the images of the ranks that had them."""
     images = []
     for number, (begin, part) in enumerate(parts):
         place = json.dumps({"trainer.w": {"shape": list(whole.shape), "begin": list(begin)}})

@@ -73,7 +73,7 @@ class Machine:
         return self.started[-1]
 
     def take_back(self) -> None:
-        """The chain is over."""
+        """End the chain."""
         with self.records.write() as rows:
             rows.chains.end(CHAIN)
 
@@ -106,9 +106,7 @@ def group(warm: Warm, door: RankListener) -> TrainerGroup:
 
 
 @pytest.mark.slow
-def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
-    warm: Warm, door: RankListener, machine: Machine
-) -> None:
+def test_a_remote_rank_has_the_same_bits_twice(warm: Warm, door: RankListener, machine: Machine) -> None:
     with TrainerProcess.start(warm) as one:
         end = trained(built(one), 9)
     with group(warm, door) as first:
@@ -116,7 +114,7 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
         first.train(HP, 4, deadline=PATIENT)
         saved = first.save(deadline=PATIENT)
         assert first.call(PATIENT).evaluate().metrics["world"] == 2
-    with group(warm, door) as second:  # its worker has come again
+    with group(warm, door) as second:  # its worker has connected again
         built(second).call(PATIENT).load(fds=saved.lend(), hp=HP, step=4)
         saved.close()
         second.train(HP, 9, deadline=PATIENT)
@@ -126,8 +124,8 @@ def test_a_rank_of_another_machine_has_the_same_bits_also_once_more(
 
 
 @pytest.mark.slow
-def test_divided_states_go_to_another_machine_and_come_back_in_parts(warm: Warm, door: RankListener) -> None:
-    """And one process resumes from them with the same bits."""
+def test_divided_states_travel_to_a_remote_machine_and_back(warm: Warm, door: RankListener) -> None:
+    """A single process resumes from them with the same bits."""
     hp, how = {"lr": 0.01, "bs": 30}, {"args": {}, "seed": 0, "shards": 4, "parallel": "fsdp"}
     machine, saved = Machine(door.address, "in_shards"), State.from_bytes(b"")
     with TrainerProcess.start(warm) as one:
@@ -163,7 +161,7 @@ def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm
         with group(warm, door) as both:
             both.call(PATIENT).build(file=DIGITS, name="in_shards", **how)
             both.train(hp, 2, deadline=PATIENT)
-            os.kill(machine.started[0].pid, signal.SIGSTOP)  # so that the leader is done with its part first
+            os.kill(machine.started[0].pid, signal.SIGSTOP)  # so that the leader completes its part first
             killing = Timer(1.0, os.kill, (machine.started[0].pid, signal.SIGKILL))
             killing.start()
             with pytest.raises(TrainerFailed) as failed:
@@ -187,7 +185,9 @@ def test_a_rank_that_is_killed_ends_all(warm: Warm, door: RankListener, machine:
 
 
 @pytest.mark.slow
-def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: RankListener, machine: Machine) -> None:
+def test_a_users_error_on_a_remote_rank_is_reported_by_the_leader(
+    warm: Warm, door: RankListener, machine: Machine
+) -> None:
     with group(warm, door) as both:
         built(both, mishap="raise", call="train", who=1)
         with pytest.raises(TrainerFailed, match="the user's own") as failed:
@@ -197,8 +197,8 @@ def test_an_error_of_the_user_over_there_is_told_here(warm: Warm, door: RankList
 
 
 @pytest.mark.slow
-def test_a_chain_that_is_over_takes_its_rank_with_it(warm: Warm, door: RankListener, machine: Machine) -> None:
-    """Though the other side holds on to it."""
+def test_the_end_of_a_chain_ends_its_remote_rank(warm: Warm, door: RankListener, machine: Machine) -> None:
+    """Even while the other side keeps its connection."""
     with group(warm, door) as both:
         built(both)
         machine.take_back()
@@ -224,13 +224,13 @@ def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: RankListener, mac
     assert machine.is_free()
 
 
-def test_who_does_not_come_is_not_waited_for_for_ever(door: RankListener) -> None:
+def test_the_wait_for_a_missing_rank_is_bounded(door: RankListener) -> None:
     with pytest.raises(TrainerFailed, match=r"slot b-gpu0 did not come to 127\.0\.0\.1:\d+ within 0 s") as failed:
         door.accept_ranks(SECRET, ["b-gpu0"], seconds=0.2)
     assert failed.value.kind == "rank"
 
 
-def test_only_who_knows_the_secret_comes_in(door: RankListener) -> None:
+def test_only_callers_with_the_secret_are_accepted(door: RankListener) -> None:
     host, _, port = door.address.rpartition(":")
     noise = socket.create_connection((host, int(port)))
     noise.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -245,23 +245,23 @@ def test_only_who_knows_the_secret_comes_in(door: RankListener) -> None:
 
 
 @pytest.mark.parametrize(("host", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.7", "0.0.0.0")])
-def test_the_door_is_on_the_interface_of_its_address_where_that_is_one_of_here(host: str, bound: str) -> None:
+def test_the_door_listens_on_the_local_interface_of_its_address(host: str, bound: str) -> None:
     with listen(host) as sock:
         assert sock.getsockname()[0] == bound
 
 
 @pytest.mark.parametrize(("length", "files"), [(2**31, 0), (10, 1)])
-def test_a_stranger_can_leave_nothing_here(door: RankListener, length: int, files: int) -> None:
+def test_a_stranger_can_store_nothing(door: RankListener, length: int, files: int) -> None:
     host, _, port = door.address.rpartition(":")
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(HEAD.pack(length, files) + b"x" * 100)
         with pytest.raises(TrainerFailed, match="did not come"):
             door.accept_ranks(SECRET, ["b-gpu0"], seconds=0.5)
-        assert stranger.recv(1) == b"", "it was sent away at once"
+        assert stranger.recv(1) == b"", "it was disconnected at once"
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**16 + 7, 5 * 2**20])
-def test_a_file_goes_with_its_content(size: int) -> None:
+def test_a_file_is_sent_with_its_content(size: int) -> None:
     one, other = (RemoteWire(sock) for sock in tcp_pair())
     content = os.urandom(size)
     fd = anonymous_file(0)

@@ -1,4 +1,4 @@
-"""`TorchTrainer` in shards: any number of ranks has the same bits, also where the number changes on the way."""
+"""`TorchTrainer` in shards: any number of ranks has the same bits, also when the number changes during training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STAGES = st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 2)), min_
 @given(
     args=ARGS, sizes=st.tuples(st.integers(2, 20), st.integers(2, 20)), stages=STAGES, shards=st.sampled_from([4, 16])
 )
-def test_whatever_is_trained_on_whatever_ranks_has_the_bits_of_one(
+def test_any_stages_on_any_ranks_have_the_bits_of_one(
     bench: Bench, args: dict[str, Any], sizes: tuple[int, int], stages: list[tuple[int, int]], shards: int
 ) -> None:
     way, end = [], 0
@@ -75,7 +75,7 @@ Gradients = dict[str, Tensor]
 
 
 def gradients(**args: Any) -> Gradients:
-    """After a batch of 37 samples, without anything that depends on the neighbours of a sample."""
+    """The gradients after a batch of 37 samples, in a model without layers that mix samples."""
     torch.manual_seed(0)
     trainer = InShards(seed=0, device="cpu", norm="layer", dropout=0.0, clip=None, **args)
     trainer.transform_batch = lambda batch, generator: batch  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ def test_buffers_see_batches_and_not_shards() -> None:
     assert buffers["norm.running_mean"].abs().sum() > 0
 
 
-def test_training_leaves_the_generators_where_they_were() -> None:
+def test_training_leaves_the_generators_unchanged() -> None:
     trainer = InShards(seed=0, device="cpu", shards=2)
     trainer.setup({"lr": 0.01, "bs": 32})
     before = torch.get_rng_state()
@@ -139,7 +139,7 @@ def test_too_little_memory_gets_advice() -> None:
 
 
 def own_batches(self: InShards, batch: Any) -> None:
-    """A way of its own to learn from a batch."""
+    """A custom `train_batch`."""
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def own_batches(self: InShards, batch: Any) -> None:
         (lambda: type("Own", (InShards,), {"train_batch": own_batches})(seed=0, device="cpu", shards=4), "train_batch"),
     ],
 )
-def test_what_cannot_be_exact_is_refused_in_a_sentence(make: Callable[[], InShards], said: str) -> None:
+def test_inexact_trainers_are_refused_in_a_sentence(make: Callable[[], InShards], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
 
@@ -162,7 +162,7 @@ def test_several_ranks_need_shards(bench: Bench) -> None:
         bench.begin(4, {}, shards=2)
 
 
-def test_a_metric_of_shards_is_the_metric() -> None:
+def test_a_metric_in_shards_equals_the_whole_metric() -> None:
     """The same model, measured in other parts."""
     metrics = []
     for shards in (None, 8):

@@ -32,7 +32,7 @@ def train(four: Bench, parallel: str, stages: list[int], **args: Any) -> tuple[s
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
 @pytest.mark.parametrize("args", [{}, {"micro_batch_size": 9}])
-def test_what_goes_on_from_a_state_has_the_bits_of_training_without_a_break(
+def test_resumed_training_has_the_bits_of_uninterrupted_training(
     four: Bench, parallel: str, args: dict[str, Any]
 ) -> None:
     assert train(four, parallel, [3, 6], **args) == train(four, parallel, [6], **args)
@@ -40,8 +40,8 @@ def test_what_goes_on_from_a_state_has_the_bits_of_training_without_a_break(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp:4", "fsdp:4"])
-def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: Bench, parallel: str) -> None:
-    """Also where ranks have a pass more than others, and buckets in another order."""
+def test_smaller_passes_learn_the_same_up_to_rounding(four: Bench, parallel: str) -> None:
+    """Also when some ranks have one more pass, and buckets have another order."""
     calm = {"norm": "layer", "dropout": 0.0}
     (one, whole), (other, smaller) = (
         train(four, parallel, [6], **calm, **more) for more in ({}, {"micro_batch_size": 15})
@@ -50,8 +50,8 @@ def test_smaller_passes_learn_the_same_but_for_the_last_digits(four: Bench, para
 
 
 @pytest.mark.slow
-def test_ddp_begun_anew_sums_in_another_order(four: Bench) -> None:
-    """What the pass before loading is for."""
+def test_ddp_without_a_warm_up_sums_in_another_order(four: Bench) -> None:
+    """The warm-up pass before loading prevents this."""
     assert train(four, "ddp:4", [3, 6], forgets_to_warm_up=True) != train(four, "ddp:4", [6], forgets_to_warm_up=True)
 
 
@@ -62,7 +62,7 @@ def test_ddp_begun_anew_sums_in_another_order(four: Bench) -> None:
         ("ddp:1", {"shards": 4}, "needs a trainer without shards"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_incompatible_arguments_are_refused(
     parallel: str, args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks.here(), "parallel", parallel)
@@ -70,8 +70,8 @@ def test_what_does_not_go_together_is_refused(
         InDdp(seed=0, device="cpu", **args)
 
 
-def test_states_say_how_gpus_have_added_up_by_torchs_own_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the tree depends on nothing of that; the order of NCCL does."""
+def test_states_record_how_nccl_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of the tree does not depend on NCCL's settings; the order of NCCL does."""
     monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 27, 5))
     for name, value in ranks.PINNED.items():
         monkeypatch.setenv(name, value)

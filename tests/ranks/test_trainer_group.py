@@ -1,4 +1,4 @@
-"""The processes of a trial on several devices, as one: the same answers, and one end for all."""
+"""The processes of a trial on several devices act as one: the same answers, and a common end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDED = str(Path(__file__).parent / "added.py")
 PATIENT = Deadline(60.0)
 HP = {"lr": 0.1}
 SHORT = 4.0
-"""Longer than any call of this trainer takes, on a busy machine too."""
+"""Longer than any call of this trainer, on a busy machine too."""
 
 Start = Callable[..., TrainerProcess]
 
@@ -69,7 +69,7 @@ def test_any_number_of_ranks_has_the_same_bits(start: Start) -> None:
     assert four.call(PATIENT).evaluate().metrics["world"] == 4
 
 
-def test_a_state_of_one_number_of_ranks_goes_on_in_another(start: Start) -> None:
+def test_a_state_resumes_on_another_number_of_ranks(start: Start) -> None:
     one, two = built(start(1)), built(start(2))
     end = trained(built(start(1)), 9)
     one.train(HP, 4, deadline=PATIENT)
@@ -83,7 +83,7 @@ def test_a_state_of_one_number_of_ranks_goes_on_in_another(start: Start) -> None
     assert trained(one, 9) == end
 
 
-def test_shards_are_those_of_the_study(start: Start) -> None:
+def test_the_study_sets_the_shards(start: Start) -> None:
     one, two = start(1), start(2)
     for process in (one, two):
         process.call(PATIENT).build(file=ADDED, name="added", args={}, seed=0, shards=8)
@@ -91,7 +91,7 @@ def test_shards_are_those_of_the_study(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
+def test_a_group_stops_together_at_any_signal(start: Start) -> None:
     """The ranks are at different places of a step when the signal comes, a hundred times over."""
     group, dice, step = built(start(2)), random.Random(0), 0
     for _ in range(100):
@@ -105,10 +105,10 @@ def test_a_group_stops_together_wherever_it_is_told_to(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("call", "kind"), [("train", "rank"), ("evaluate", "hang")])
-def test_a_rank_gives_up_by_what_was_learnt_of_steps_while_it_makes_steps_only(
+def test_a_rank_uses_the_learnt_step_time_only_during_steps(
     start: Start, monkeypatch: pytest.MonkeyPatch, call: str, kind: str
 ) -> None:
-    """It says so itself here, before the slot does, as the minute more that it would wait is a minute less."""
+    """Here the rank times out before the slot, since its extra minute of waiting is negative."""
     monkeypatch.setattr("app.workers.trainer_group.LATE_SECONDS", 1.0 - STEP_SECONDS)
     group = built(start(2, late_seconds=600.0), mishap="loop", call=call)
     steps = Deadline(1800.0).limit_steps(is_patient=False)
@@ -121,7 +121,7 @@ def test_a_rank_gives_up_by_what_was_learnt_of_steps_while_it_makes_steps_only(
     assert kind == "hang" or "Timed out waiting 1000ms" in failed.value.error
 
 
-def test_what_each_rank_prints_has_a_file(start: Start, tmp_path: Path) -> None:
+def test_the_output_of_each_rank_has_a_file(start: Start, tmp_path: Path) -> None:
     group = start(2)
     group.log(tmp_path / "7.log", tmp_path / "7.jsonl")
     built(group)
@@ -135,8 +135,8 @@ CALLS = ("build", "train", "evaluate", "save", "load")
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("mishap", MISHAPS)
-def test_a_mishap_in_one_rank_ends_all_and_is_called_what_it_is(start: Start, mishap: str, call: str) -> None:
-    who = (CALLS.index(call) + len(mishap)) % 2  # each of them has its turn
+def test_a_mishap_in_one_rank_ends_all_and_is_reported_by_its_kind(start: Start, mishap: str, call: str) -> None:
+    who = (CALLS.index(call) + len(mishap)) % 2  # each rank in turn
     group = start(2)
     found, short = pids(group), Deadline(SHORT)
     with pytest.raises(TrainerFailed) as failed:
@@ -152,7 +152,7 @@ def test_a_mishap_in_one_rank_ends_all_and_is_called_what_it_is(start: Start, mi
     assert are_gone(found)
 
 
-def test_one_that_is_killed_from_outside_ends_all(start: Start) -> None:
+def test_a_killed_rank_ends_all(start: Start) -> None:
     group = built(start(4))
     found = pids(group)
     os.kill(found[3], signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_a_rank_that_is_stopped_is_not_waited_for_as_long_as_a_step(
     assert failed.value.kind == "rank"
 
 
-def test_an_error_that_all_ranks_raise_is_that_of_the_user(start: Start) -> None:
+def test_an_error_of_all_ranks_is_the_users(start: Start) -> None:
     group, one = built(start(2)), built(start(1))
     failures = []
     for process in (group, one):
