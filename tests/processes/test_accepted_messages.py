@@ -16,7 +16,7 @@ NO_CALLBACKS = {"callbacks": None, "errbacks": None, "chain": None, "chord": Non
 
 
 def message(task: Any = "stagetree.stage", arguments: Any = ("a", 0), **more: Any) -> Message:
-    """One to a slot. more: headers, or `named` and `embedded` parts of its body."""
+    """A message to a slot. more: headers, or `named` and `embedded` parts of its body."""
     named, embedded = more.pop("named", {}), more.pop("embedded", {})
     body = [arguments, named, NO_CALLBACKS | embedded if isinstance(embedded, dict) else embedded]
     headers = {"lang": "py", "task": task, "id": "a:0", **more}
@@ -31,8 +31,8 @@ def message(task: Any = "stagetree.stage", arguments: Any = ("a", 0), **more: An
         ("stagetree.tick", [], SCHEDULER_TASKS),
     ],
 )
-def test_what_our_senders_make_is_accepted(task: str, arguments: list[Any], tasks: Any) -> None:
-    """As Celery makes it, for each of our tasks."""
+def test_messages_of_our_senders_are_accepted(task: str, arguments: list[Any], tasks: Any) -> None:
+    """A message made by Celery, for each of our tasks."""
     made = celery.amqp.as_task_v2("id", task, arguments, root_id="root", expires=60)
     sent = Message(
         json.dumps(made.body), content_type="application/json", content_encoding="utf-8", headers=made.headers
@@ -45,7 +45,7 @@ def test_a_message_may_be_followed_by_those_of_the_next_stages() -> None:
     assert accepted_headers(message(embedded={"chain": [link]}), SLOT_TASKS)["id"] == "a:0"
 
 
-def test_every_task_of_ours_is_that_of_a_role() -> None:
+def test_every_task_belongs_to_a_role() -> None:
     celery.loader.import_default_modules()
     ours = {name for name in celery.tasks if name.startswith("stagetree.")}
     assert ours == SCHEDULER_TASKS.keys() | SLOT_TASKS.keys()
@@ -94,8 +94,8 @@ def test_time_limits_and_dates_do_not_count() -> None:
         Message(b"", headers={"task": "stagetree.stage", "id": "x"}),
     ],
 )
-def test_what_they_cannot_have_made_raises(forged: Message) -> None:
-    """Then it is dropped and counted."""
+def test_forged_messages_raise(forged: Message) -> None:
+    """The worker then drops and counts it."""
     with pytest.raises(Exception):  # noqa: B017  # whichever it is: what a message can raise has no end
         accepted_headers(forged, SLOT_TASKS)
 

@@ -67,8 +67,8 @@ def socket() -> Iterator[str]:
                 server.terminate()
 
 
-def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> None:
-    get_transport_cls("redis")  # another worker was quicker
+def test_nonsense_is_dropped_and_the_next_message_arrives(socket: str) -> None:
+    get_transport_cls("redis")  # another worker took it first
     install()
     url, received = f"redis+socket://{socket}", list[object]()
     with Connection(url, transport_options=transport_options(PATIENCE)) as connection:
@@ -94,7 +94,7 @@ def test_what_is_no_message_is_dropped_and_the_next_one_arrives(socket: str) -> 
 
 
 def message(**fields: object) -> bytes:
-    """One that no task can be made of."""
+    """A message without a task."""
     about = {"delivery_tag": "x", "body_encoding": "base64", "delivery_info": {"exchange": "", "routing_key": "gpu0"}}
     body = {"body": "e30=", "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
     return json.dumps(body | {"properties": about} | fields).encode()
@@ -116,8 +116,8 @@ def message(**fields: object) -> bytes:
         message(headers={"is": "deep"}),
     ],
 )
-def test_a_worker_that_holds_one_message_at_a_time_is_not_deaf_after_nonsense(socket: str, nonsense: bytes) -> None:
-    """It was held and never acknowledged: the worker fetched nothing more, and its heartbeat said that all is well."""
+def test_a_worker_with_a_prefetch_of_one_receives_messages_after_nonsense(socket: str, nonsense: bytes) -> None:
+    """Such a message was never acknowledged: the worker fetched no other one, and its heartbeat reported no problem."""
     install()
     received = list[object]()
 
@@ -160,8 +160,8 @@ def test_an_outage_is_no_message(socket: str, error: Exception) -> None:
             assert consumer.channel.dropped() == 0
 
 
-def test_a_redis_that_may_not_count_drops_all_the_same(socket: str) -> None:
-    """One with a list of rights that is older."""
+def test_nonsense_is_dropped_without_the_right_to_count(socket: str) -> None:
+    """A Redis with an older list of rights."""
     install()
     redis, received = Redis(unix_socket_path=socket), list[object]()
     redis.acl_setuser("worker", enabled=True, passwords=["+any"], keys=["stagetree:gpu*"], commands=["+@all"])
@@ -176,8 +176,8 @@ def test_a_redis_that_may_not_count_drops_all_the_same(socket: str) -> None:
     assert received == [{"chain": 1}]
 
 
-def test_a_message_that_was_fetched_is_noted_nowhere_and_comes_back_if_nobody_took_it(socket: str) -> None:
-    """Two round trips fewer for each message; it is lost with a worker that is killed, and then sent again."""
+def test_a_fetched_message_is_not_stored_and_an_unacknowledged_one_returns(socket: str) -> None:
+    """That saves two round trips for each message; a message lost with a killed worker is sent again."""
     install()
     redis, received = Redis(unix_socket_path=socket), list[object]()
     with Connection(f"redis+socket://{socket}", transport_options=transport_options(PATIENCE)) as connection:
@@ -189,7 +189,7 @@ def test_a_message_that_was_fetched_is_noted_nowhere_and_comes_back_if_nobody_to
     assert redis.llen("stagetree:gpu0") == 1
 
 
-def test_a_system_without_one_of_the_options_of_tcp_does_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tcp_options_of_a_system_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     every = transport_options(5.0)["socket_keepalive_options"]
     monkeypatch.delattr("socket.TCP_USER_TIMEOUT")
     assert len(transport_options(5.0)["socket_keepalive_options"]) == len(every) - 1
@@ -212,12 +212,12 @@ def test_the_number_of_dropped_messages_can_be_read(socket: str) -> None:
     assert run(counts, f"redis+socket://{socket}").stdout == "7\n"
 
 
-def test_wake_ups_do_not_pile_up(socket: str) -> None:
+def test_wake_ups_are_merged(socket: str) -> None:
     wake_scheduler(f"redis+socket://{socket}")
     assert Redis(unix_socket_path=socket).llen("stagetree:scheduler") == 2
 
 
-def test_a_chain_is_sent_by_its_first_stage_and_a_slot_that_is_lent_is_told_so(socket: str) -> None:
+def test_a_chain_is_sent_with_its_first_stage_and_lent_slots_are_notified(socket: str) -> None:
     run(PUBLISHES, f"redis+socket://{socket}")
     redis = Redis(unix_socket_path=socket)
     [first], [lent] = (redis.lrange(f"stagetree:{slot}", 0, -1) for slot in ("gpu0", "gpu1"))
@@ -226,7 +226,7 @@ def test_a_chain_is_sent_by_its_first_stage_and_a_slot_that_is_lent_is_told_so(s
 
 
 def content(message: bytes) -> tuple[list[object], list[object]]:
-    """The arguments of a task, and what follows it in its chain, the next one last."""
+    """The arguments of a task, and the rest of its chain, the next one last."""
     arguments, _, embedded = json.loads(base64.b64decode(json.loads(message)["body"]))
     return arguments, embedded["chain"] or []
 
@@ -244,7 +244,7 @@ def test_the_message_of_the_next_stage_is_sent_once_while_its_task_runs(socket: 
 
 
 @pytest.mark.slow
-def test_the_message_of_the_next_stage_waits_for_a_broker_that_is_away(socket: str) -> None:
+def test_the_message_of_the_next_stage_waits_for_an_unavailable_broker(socket: str) -> None:
     redis, proxy = Redis(unix_socket_path=socket), Proxy(socket)
     run("from app.workers.celery_app import publish; publish('a', 2, 'gpu0')", f"redis+socket://{socket}")
     _, waiting = content(redis.lpop("stagetree:gpu0"))
@@ -257,13 +257,13 @@ def test_the_message_of_the_next_stage_waits_for_a_broker_that_is_away(socket: s
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_away_is_no_error() -> None:
+def test_an_unavailable_broker_is_no_error() -> None:
     ended = wake_scheduler("redis://127.0.0.1:1/0")
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.slow
-def test_a_broker_that_says_nothing_is_given_up(socket: str) -> None:
+def test_a_silent_broker_times_out(socket: str) -> None:
     proxy = Proxy(socket)
     proxy.freeze()
     wake_scheduler(f"redis://127.0.0.1:{proxy.port}/0", lease="3")
@@ -272,21 +272,21 @@ def test_a_broker_that_says_nothing_is_given_up(socket: str) -> None:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that kombu would have slept between its tries."""
+    """The seconds that kombu would have slept between its retries."""
     slept = list[float]()
     monkeypatch.setattr("kombu.utils.functional.sleep", slept.append)
     return slept
 
 
-def test_who_sends_a_message_does_not_wait_for_the_broker(waits: list[float]) -> None:
-    """The scheduler has other things to do meanwhile."""
+def test_sending_does_not_wait_for_the_broker(waits: list[float]) -> None:
+    """The scheduler has other work meanwhile."""
     connection = celery.connection_for_write("redis://127.0.0.1:1/0")
     with pytest.raises(OperationalError):
         connection.default_channel  # noqa: B018
     assert sum(waits) == 0
 
 
-def test_who_waits_for_the_broker_looks_every_few_seconds_however_long_it_was_away(waits: list[float]) -> None:
+def test_reconnections_are_tried_every_few_seconds_after_any_outage(waits: list[float]) -> None:
     said = list[float]()
     connection = celery.connection_for_read("redis://127.0.0.1:1/0")
     with pytest.raises(OperationalError):

@@ -10,7 +10,7 @@ from app.embedded.machine import kill
 
 
 class Interrupted(subprocess.Popen[bytes]):
-    """A child whose parent got a Ctrl-C while it looked at it: a caller that waits for its lock waits for ever."""
+    """A child whose parent got a Ctrl-C while polling it: a caller that waits for its lock blocks for ever."""
 
     def wait(self, timeout: float | None = None) -> Any:
         raise AssertionError("this would wait for ever")

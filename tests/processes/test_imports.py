@@ -1,4 +1,4 @@
-"""Only the processes that train need torch: the others start in a moment, and take no room from it."""
+"""Only processes that train import torch: the others start quickly and need little memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stacks import ROOT
 
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", ["app.workers.prefork, *MODULES", "app.main", "app.embedded.stack"])
-def test_what_does_not_train_imports_no_torch(modules: str) -> None:
+def test_processes_that_do_not_train_import_no_torch(modules: str) -> None:
     code = f"""
 import importlib, sys
 from app.workers.prefork import MODULES
@@ -26,8 +26,8 @@ print(sorted({{"torch", "torchvision"}} & sys.modules.keys()))
     assert printed.strip() == "[]"
 
 
-def test_a_command_that_has_ended_is_not_searched_for_garbage() -> None:
-    """Python does so before it ends, which took a tenth of `stagetree studies`."""
+def test_no_garbage_collection_runs_at_the_end_of_a_command() -> None:
+    """Python's collection before it exits took a tenth of the time of `stagetree studies`."""
     code = """
 import atexit, gc, sys
 from app.cli import main
@@ -53,7 +53,7 @@ STUDY = {
 
 @pytest.mark.slow
 def test_forks_of_a_run_import_nothing_twice(tmp_path: Path) -> None:
-    """Each fork imported for itself what all need."""
+    """Once each fork imported the common modules again."""
     (tmp_path / "study.json").write_text(json.dumps(STUDY))
     trainers = ["--trainers", str(ROOT / "tests" / "e2e" / "trainers.py")]
     command = [sys.executable, "-m", "stagetree", "run", "study.json", "--slots", "1", "--no-check", *trainers]
@@ -65,6 +65,6 @@ def test_forks_of_a_run_import_nothing_twice(tmp_path: Path) -> None:
 
 
 def imported(log: Path) -> set[str]:
-    """What a fork imported after it had become one."""
+    """The modules that a process imported after the fork."""
     lines = log.read_text(encoding="utf-8").splitlines()
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}

@@ -1,4 +1,4 @@
-"""What another user of this machine reaches of an embedded stack: nothing."""
+"""Another user of this machine has no access to an embedded stack."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_another_user_does_not_reach_redis(broker: tuple[psutil.Process, Path]) 
 
 @pytest.mark.slow
 def test_a_stack_works_where_all_callers_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for itself until it gave up."""
+    """Once it waited for its own API until a timeout."""
     monkeypatch.setenv("STAGETREE_ACCESS", "always")
     with stagetree.local(1, dir=tmp_path / "kept", trainers=TOYS) as server:
         assert httpx.get(f"{server.url}/api/v1/slots").status_code == 401

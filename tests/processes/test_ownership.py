@@ -1,4 +1,4 @@
-"""A slot has one worker: certain at once on one machine, by the other's heartbeat elsewhere."""
+"""A slot has one worker: on one machine by a lock, between machines by heartbeats."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_second_worker_of_this_machine_is_refused_at_once(tmp_path: Path) -> N
     SlotLock.acquire("gpu0", URL, str(tmp_path)).close()
 
 
-def test_of_many_that_start_at_once_one_gets_it(tmp_path: Path) -> None:
+def test_of_many_workers_started_at_once_one_gets_the_slot(tmp_path: Path) -> None:
     def start(_: int) -> SlotLock | None:
         try:
             return SlotLock.acquire("gpu0", URL, str(tmp_path))
@@ -114,15 +114,15 @@ def killed(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_who_was_killed_is_replaced_at_once(records: SqlRecords, tmp_path: Path, killed: str) -> None:
-    with records.write() as rows:  # the killed one's, seen just now
+def test_a_killed_worker_is_replaced_at_once(records: SqlRecords, tmp_path: Path, killed: str) -> None:
+    with records.write() as rows:  # the killed worker's last heartbeat is recent
         rows.slots.take("gpu0", f"{killed}:x", instead_of=None, device="cpu", host="h", pid=1)
     anna = worker(tmp_path)
     assert take(records, anna)
     assert owner(records) == anna.owner
 
 
-def test_a_new_process_of_a_worker_takes_the_place_of_the_one_before(records: SqlRecords, tmp_path: Path) -> None:
+def test_a_new_process_of_a_worker_replaces_the_earlier_one(records: SqlRecords, tmp_path: Path) -> None:
     anna = worker(tmp_path)
     take(records, anna)
     before = anna.owner
@@ -148,7 +148,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         SlotLock.acquire("gpu0", URL, str(tmp_path))
 
 
-def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_instead_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     SlotLock.acquire("gpu0", URL, str(tmp_path / "one")).close()
     [file] = (tmp_path / "one").iterdir()
     (tmp_path / "two").mkdir()
@@ -184,7 +184,7 @@ def test_a_worker_elsewhere_that_fell_silent_is_replaced(records: SqlRecords, tm
         rows.slots.touch("gpu0", anna.owner)
 
 
-def test_who_was_silent_for_a_lease_is_replaced_at_once(records: SqlRecords, tmp_path: Path) -> None:
+def test_a_worker_silent_for_a_lease_is_replaced_at_once(records: SqlRecords, tmp_path: Path) -> None:
     anna, berta = worker(tmp_path / "a"), worker(tmp_path / "b")
     take(records, anna)
     start = records.database.clock
@@ -193,7 +193,7 @@ def test_who_was_silent_for_a_lease_is_replaced_at_once(records: SqlRecords, tmp
     records.database.clock = start
 
 
-def test_of_two_machines_at_once_one_gets_it(records: SqlRecords, tmp_path: Path) -> None:
+def test_of_two_machines_at_once_one_gets_the_slot(records: SqlRecords, tmp_path: Path) -> None:
     workers = [worker(tmp_path / str(number)) for number in range(4)]
 
     def try_to(who: Ownership) -> bool:

@@ -1,4 +1,4 @@
-"""A process that gets a signal to end does so, and its forks notice without any channel between them."""
+"""A process ends at a signal, and its forks notice without any channel between them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ threading.Event().wait()
 """
 
 
-def test_whatever_hangs_ends() -> None:
+def test_hanging_processes_end() -> None:
     ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 70
     assert "did not end within 0.1 s" in ended.stderr
@@ -68,31 +68,31 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); pri
 
 
 @pytest.mark.slow
-def test_a_stack_ends_when_nothing_is_left_to_save(tmp_path: Path) -> None:
-    """It waited for Celery's own end, two seconds, after an unneeded comparison was stopped."""
-    assert run_in_fork(ended, Deaf, tmp_path, is_in_use=True, is_saved=True) == (0, True, True)
+def test_a_stack_ends_when_all_is_saved(tmp_path: Path) -> None:
+    """Once it waited two seconds for Celery to end, after an unneeded comparison was stopped."""
+    assert run_in_fork(run_until_sigterm, Deaf, tmp_path, is_in_use=True, is_saved=True) == (0, True, True)
 
 
 @pytest.mark.slow
-def test_a_stack_at_whose_slots_nothing_is_trained_ends_at_once(tmp_path: Path) -> None:
-    assert run_in_fork(ended, Deaf, tmp_path, is_in_use=False) == (0, True, False)
+def test_an_idle_stack_ends_at_once(tmp_path: Path) -> None:
+    assert run_in_fork(run_until_sigterm, Deaf, tmp_path, is_in_use=False) == (0, True, False)
 
 
 @pytest.mark.slow
-def test_the_api_is_there_until_the_workers_have_ended(tmp_path: Path) -> None:
+def test_the_api_outlives_the_workers(tmp_path: Path) -> None:
     """The page shows the saving for which users wait."""
-    assert run_in_fork(ended, Sleeping, tmp_path, is_in_use=True) == (0, True, False)
+    assert run_in_fork(run_until_sigterm, Sleeping, tmp_path, is_in_use=True) == (0, True, False)
 
 
 class Sleeping(Prefork):
-    """Its forks do nothing, until they get the signal."""
+    """Its forks sleep until the signal."""
 
     def _fork(self, name: str, command: object) -> int:
         return subprocess.Popen(["sleep", "60"]).pid
 
 
 class Deaf(Prefork):
-    """Its forks do nothing, and ignore the signal."""
+    """Its forks sleep and ignore the signal."""
 
     def _fork(self, name: str, command: object) -> int:
         fork = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
@@ -101,10 +101,12 @@ class Deaf(Prefork):
         return fork.pid
 
 
-def ended(kind: type[Prefork], folder: Path, *, is_in_use: bool, is_saved: bool = False) -> tuple[int, bool, bool]:
-    """What a SIGTERM comes to; whether the API was there yet, and the last state was saved.
+def run_until_sigterm(
+    kind: type[Prefork], folder: Path, *, is_in_use: bool, is_saved: bool = False
+) -> tuple[int, bool, bool]:
+    """Start the processes and send SIGTERM: the exit code, whether the API outlived it, and whether the state is saved.
 
-    is_saved: whether it is, half a second after the SIGTERM, and not at all.
+    is_saved: whether the state is saved half a second after the SIGTERM, or never.
     """
     os.environ["STAGETREE_DATABASE_URL"] = url = f"sqlite:///{folder / 'stagetree.db'}"
     settings.cache_clear()
@@ -153,24 +155,24 @@ signal.pause()
 
 
 @pytest.mark.slow
-def test_a_fork_whose_parent_is_killed_before_it_can_say_that_it_ends_with_it_ends(tmp_path: Path) -> None:
-    """Three workers of a `run` that was killed as they were forked trained on."""
+def test_a_fork_ends_when_its_parent_is_killed_at_once(tmp_path: Path) -> None:
+    """Once three workers of a `run` that was killed while it forked them continued to train."""
     command = [sys.executable, "-c", LATE, str(tmp_path)]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=600, check=False)  # until the fork has ended, too
+    ended = subprocess.run(
+        command, stdout=subprocess.PIPE, timeout=600, check=False
+    )  # waits for the end of the fork, too
     assert ended.returncode == -signal.SIGKILL
     assert not (tmp_path / "gpu0.log").exists()
 
 
 def processes_vanish(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
-    """As `Path.stat` where each process ends between a look at /proc and one at its files: nothing was swept then."""
+    """`Path.stat` when each process ends between reading /proc and its files; the sweep then once failed."""
     if path.parts[:2] == ("/", "proc"):
         raise ProcessLookupError
     return os.stat(path, follow_symlinks=follow_symlinks)
 
 
-def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_stack_ends_processes_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Path, "stat", processes_vanish)
     living, dead = Scratch(), tmp_path / "stagetree-dead"
@@ -192,7 +194,7 @@ def test_what_a_killed_stack_has_left_running_is_ended_by_the_next(
 
 
 @pytest.mark.slow
-def test_a_worker_that_ends_by_itself_is_named_with_its_log_and_what_that_says_last(tmp_path: Path) -> None:
+def test_a_worker_that_ends_by_itself_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     workers = json.dumps({"gpu0": ["celery", "--version"]})
     command = [sys.executable, "-P", "-m", "app.workers.prefork", str(tmp_path), workers]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)

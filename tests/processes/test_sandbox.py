@@ -1,4 +1,4 @@
-"""What a client asks to have computed is in a process of its own, which is bounded."""
+"""Computations that clients request run in a process of their own, with limits."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def refuse() -> None:
     raise SpecError([Problem("tuner.eta", "is not a field here")])
 
 
-def test_it_is_another_process_each_time() -> None:
+def test_each_call_has_a_new_process() -> None:
     assert len({os.getpid(), run_in_sandbox(pid), run_in_sandbox(pid)}) == 3
 
 
-def test_it_has_so_much_memory() -> None:
-    limits = SandboxLimits(bytes=2**28)  # a second is soon over where others keep the machine busy
+def test_memory_is_limited() -> None:
+    limits = SandboxLimits(bytes=2**28)  # a second is short on a busy machine
     assert run_in_sandbox(fill, 2**24, limits=limits) == 2**24
     with pytest.raises(LimitExceeded, match=r"takes more than 60 s of a processor, or 0\.25 GiB of memory"):
         run_in_sandbox(fill, 2**30, limits=limits)
@@ -80,13 +80,13 @@ def test_it_has_so_much_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("do", [compute_on, sleep_on, end])
-def test_it_has_so_much_time(do: object) -> None:
+def test_time_is_limited(do: object) -> None:
     with pytest.raises(LimitExceeded):
         run_in_sandbox(do, limits=SMALL)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 100_000])
-def test_a_stream_arrives_whole_and_in_order(count: int) -> None:
+def test_a_stream_arrives_complete_and_in_order(count: int) -> None:
     assert run_in_sandbox(total, 5, stream=Numbers(count)) == 5 + count * (count + 1) // 2
 
 
@@ -97,7 +97,7 @@ def test_a_stream_is_sent_no_further_than_it_is_read() -> None:
 
 
 def test_a_large_answer_does_not_wait_for_the_rest_of_the_stream() -> None:
-    """Each side waited for the other to read, until the time was over."""
+    """Once each side waited for the other to read, until the time limit."""
     assert len(run_in_sandbox(many_times_the_first, stream=Numbers(10_000_000))) == 2**24
 
 
@@ -111,12 +111,12 @@ def test_an_error_of_the_source_ends_the_process_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_reads_no_stream_has_so_much_time() -> None:
+def test_time_is_limited_for_an_unread_stream() -> None:
     with pytest.raises(LimitExceeded):
         run_in_sandbox(sleep_beside, stream=Numbers(10_000_000), limits=SMALL)
 
 
-def test_it_raises_the_same() -> None:
+def test_it_raises_the_same_error() -> None:
     with pytest.raises(SpecError) as refused:
         run_in_sandbox(refuse)
     assert refused.value.problems == [Problem("tuner.eta", "is not a field here")]

@@ -14,7 +14,7 @@ from app.outages import DatabaseUnavailable
 from app.workers.threads import RateLimit, TickLoop
 
 
-def test_it_looks_by_itself_when_beat_is_dead() -> None:
+def test_the_scheduler_ticks_by_itself_when_beat_is_dead() -> None:
     looks, after = list[int](), list[int]()
     ticking = TickLoop(lambda: looks.append(1), 0.02, after=lambda: after.append(1))
     ticking.start()
@@ -23,7 +23,7 @@ def test_it_looks_by_itself_when_beat_is_dead() -> None:
     ticking.close()
 
 
-def test_it_leaves_it_to_beat_as_long_as_that_is_alive() -> None:
+def test_the_scheduler_leaves_ticks_to_a_live_beat() -> None:
     looks, clock = list[int](), Clock()
     ticking = TickLoop(lambda: looks.append(1), 10.0, clock=clock)
     for _ in range(5):
@@ -39,7 +39,7 @@ def test_it_leaves_it_to_beat_as_long_as_that_is_alive() -> None:
     assert len(looks) == 6
 
 
-def test_what_is_away_is_said_once_and_looked_at_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_once_and_the_tick_retried(caplog: pytest.LogCaptureFixture) -> None:
     answers = [True, False, False, True, False]
 
     def look() -> None:
@@ -53,7 +53,7 @@ def test_what_is_away_is_said_once_and_looked_at_again(caplog: pytest.LogCapture
     assert len(caplog.records) == 2
 
 
-def test_a_fault_of_ours_comes_through_and_does_not_end_it() -> None:
+def test_an_internal_error_is_raised_and_ticks_continue() -> None:
     looks = list[int]()
 
     def look() -> None:
@@ -68,7 +68,7 @@ def test_a_fault_of_ours_comes_through_and_does_not_end_it() -> None:
     ticking.close()
 
 
-def test_nobody_looks_while_another_does() -> None:
+def test_ticks_do_not_overlap() -> None:
     inside, most, may_end = list[int](), list[int](), Flag()
 
     def look() -> None:
@@ -88,7 +88,7 @@ def test_nobody_looks_while_another_does() -> None:
     assert most == [1, 1, 1]
 
 
-def test_now_and_then_is_not_more_often() -> None:
+def test_periodic_work_runs_once_an_interval() -> None:
     done, clock = list[float](), Clock()
     each = RateLimit(10.0, lambda: done.append(clock.at), clock)
     for _ in range(25):
@@ -97,8 +97,8 @@ def test_now_and_then_is_not_more_often() -> None:
     assert done == [1000.0, 1010.0, 1020.0]
 
 
-def test_what_is_done_after_ticks_says_nothing_of_a_database_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    """It filled the log with tracebacks while migrations were run: several a second."""
+def test_work_after_ticks_logs_no_database_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """Once it filled the log with several tracebacks a second during migrations."""
     asked = list[int]()
 
     def after() -> None:

@@ -1,4 +1,4 @@
-"""What a worker becomes by its queue: a slot, the scheduler, or nothing, with a sentence."""
+"""The role of a worker by its queue: a slot, the scheduler, or a refusal in a sentence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fresh() -> Iterator[WorkerProcess]:
     gc.unfreeze()
 
 
-def become(*queues: str) -> None:
+def start_worker(*queues: str) -> None:
     """Start a worker on these queues."""
     celery.amqp.queues.select(queues)
     tasks.check_queues(None)
@@ -76,31 +76,31 @@ def elsewhere(records: SqlRecords, tmp_path: Path) -> Ownership:
 
 def test_one_worker_is_one_slot() -> None:
     with pytest.raises(SystemExit, match="one worker is one slot, but the queues cpu0, cpu1 were given"):
-        become("cpu0", "cpu1")
+        start_worker("cpu0", "cpu1")
     assert tasks.worker.ownership is None
 
 
 def test_the_scheduler_is_no_slot() -> None:
-    become(SCHEDULER_QUEUE)
+    start_worker(SCHEDULER_QUEUE)
     assert tasks.worker.ownership is None
 
 
 def test_a_queue_that_is_no_slot_is_refused() -> None:
     with pytest.raises(SystemExit, match="queue nonsense is no slot"):
-        become("nonsense")
+        start_worker("nonsense")
     assert tasks.worker.ownership is None
 
 
 def test_a_slot_without_its_gpu_is_refused() -> None:
     with pytest.raises(SystemExit, match="slot gpu0 has no GPU"):
-        become("gpu0")
+        start_worker("gpu0")
     assert tasks.worker.ownership is None
 
 
 def test_a_second_worker_is_told_another_name(tmp_path: Path) -> None:
     lock = SlotLock.acquire("cpu0", settings().database_url, str(tmp_path / "locks"))
     with pytest.raises(SystemExit, match=r"is taken by process .* give this worker another queue, such as .*-cpu0"):
-        become("cpu0")
+        start_worker("cpu0")
     lock.close()
 
 
@@ -111,38 +111,36 @@ def test_a_worker_elsewhere_that_is_alive_is_not_replaced(
         with records.write() as rows:
             rows.slots.touch("cpu0", elsewhere.owner)
 
-    monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "60")  # it counts as alive, however long a look takes
+    monkeypatch.setenv("STAGETREE_LEASE_SECONDS", "60")  # it counts as alive, even if a heartbeat is slow
     settings.cache_clear()
     monkeypatch.setattr("app.workers.tasks.time.sleep", beat)
     with pytest.raises(SystemExit, match="slot cpu0 is taken by process"):
-        become("cpu0")
+        start_worker("cpu0")
 
 
-def test_a_worker_elsewhere_that_is_silent_is_waited_for_and_replaced(
-    records: SqlRecords, elsewhere: Ownership
-) -> None:
-    become("cpu0")
+def test_a_silent_remote_worker_is_replaced_after_a_wait(records: SqlRecords, elsewhere: Ownership) -> None:
+    start_worker("cpu0")
     assert tasks.worker.ownership is not None
     with records.write() as rows:
-        assert tasks.worker.ownership.take(rows, "cpu")  # at once: the slot was seen to be free
+        assert tasks.worker.ownership.take(rows, "cpu")  # at once, since the slot is free
 
 
-def test_a_database_that_is_away_is_not_waited_for(monkeypatch: Monkeypatch) -> None:
+def test_a_worker_starts_without_waiting_for_the_database(monkeypatch: Monkeypatch) -> None:
     monkeypatch.setenv("STAGETREE_DATABASE_URL", "postgresql://unknown@127.0.0.1:1/nothing")
     settings.cache_clear()
-    become("cpu0")
+    start_worker("cpu0")
     assert tasks.worker.ownership is not None
 
 
 # ------------------------------------------------------------------------------------------ what a process holds
 
 
-def test_a_process_that_is_no_slot_says_so(fresh: WorkerProcess) -> None:
+def test_a_process_without_a_slot_says_so(fresh: WorkerProcess) -> None:
     with pytest.raises(RuntimeError, match="listens to no slot's queue"):
         fresh.slot  # noqa: B018
 
 
-def test_a_process_that_became_nothing_ends(fresh: WorkerProcess) -> None:
+def test_a_process_without_a_role_ends(fresh: WorkerProcess) -> None:
     fresh.close()
 
 
@@ -166,7 +164,7 @@ def test_a_process_has_one_scheduler_and_one_notifier(fresh: WorkerProcess, monk
 
 @pytest.mark.parametrize("objects", [0, 3])
 @pytest.mark.parametrize("has_waiting_slots", [True, False])
-def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
+def test_deleted_checkpoints_are_announced_and_free_space_for_work(
     fresh: WorkerProcess,
     monkeypatch: Monkeypatch,
     caplog: pytest.LogCaptureFixture,
@@ -191,14 +189,14 @@ def test_checkpoints_that_were_deleted_are_said_and_make_room_for_work(
     assert bool(told) == has_waiting_slots
 
 
-def test_a_tick_that_came_to_its_end_is_shown(fresh: WorkerProcess, records: SqlRecords) -> None:
+def test_a_completed_tick_is_recorded(fresh: WorkerProcess, records: SqlRecords) -> None:
     fresh.scheduler.tick_loop.tick()
     with records.read() as rows:
         assert rows.schedulers.last_tick() is not None
 
 
 @pytest.mark.parametrize(("error", "is_away"), [(RedisError("no broker"), True), (ValueError("strange"), False)])
-def test_only_a_broker_that_is_away_is_no_error(monkeypatch: Monkeypatch, error: Exception, is_away: bool) -> None:
+def test_only_an_unavailable_broker_is_no_error(monkeypatch: Monkeypatch, error: Exception, is_away: bool) -> None:
     def refuse() -> Any:
         raise error
 
