@@ -1,4 +1,4 @@
-"""No configuration is drawn twice while another one is left."""
+"""No configuration is sampled twice while another one is left."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SAMPLING = ["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp", "trunks"]
 
 
 def nodes(hp: Any) -> tuple[Any, ...]:
-    """What the plan calls a trial."""
+    """The name of a trial's leaf node in the plan."""
     return tuple(path(hp, STEPS, ""))
 
 
@@ -97,7 +97,7 @@ def test_every_sampler_under_every_tuner(kind: str, sampler: str) -> None:
     assert found.identical, found.difference
 
 
-def test_equal_are_those_that_train_alike_however_they_are_written() -> None:
+def test_configurations_that_train_alike_are_equal_in_any_notation() -> None:
     late = {"family": "multistep", "init": 0.1, "milestones": [STEPS], "gamma": 0.5}
     space = Space({"lr": [0.1, late, {"family": "constant", "value": 0.1}, 0.2]})
     assert UniqueSamples(space, STEPS).size() == 2
@@ -118,7 +118,7 @@ def test_configurations_that_come_first_are_not_drawn_again() -> None:
 
 
 @pytest.mark.parametrize("kind", ["random", "asha", "async_hyperband", "median"])
-def test_a_study_that_is_reopened_goes_on_without_repeats(kind: str) -> None:
+def test_a_reopened_study_draws_no_repeats(kind: str) -> None:
     tuner: dict[str, Any] = {"kind": kind, "num_trials": 5, "max_steps": STEPS, "distinct": True}
     tuner |= {"asha": {"min_steps": 1}, "median": {"interval": 4}}.get(kind, {})
     world = simulator(spec(tuner, space=SMALL))
@@ -130,7 +130,7 @@ def test_a_study_that_is_reopened_goes_on_without_repeats(kind: str) -> None:
     assert replay(numbered(world.events), STUDY).identical
 
 
-def test_a_study_that_is_not_distinct_draws_as_the_space_does() -> None:
+def test_a_study_that_is_not_distinct_samples_with_replacement() -> None:
     tuner = {"kind": "asha", "num_trials": 30, "min_steps": 1, "max_steps": STEPS, "distinct": False}
     study = spec(tuner, space=SMALL)
     drawn = [study.search_space.sample(study.sampling_seed, number) for number in range(30)]
@@ -151,20 +151,20 @@ def test_continuous_draws_stay_as_they_are() -> None:
     assert one.size() is None
 
 
-def test_what_has_few_values_beside_a_range_is_drawn_once() -> None:
+def test_few_values_beside_a_range_are_drawn_once() -> None:
     space = {"lr": [0.1, {"loguniform": [1e-3, 1]}]}
     drawn = spec(MANY | {"kind": "random", "num_trials": 40}, space=space).configurations()
     assert sum(str(hp["lr"].at(0)) == "0.1" for hp in drawn) == 1
 
 
-def test_a_space_too_large_to_list_is_drawn_from_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_space_too_large_to_list_is_sampled_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_LISTED", 7)
     drawn = list(spec(MANY | {"kind": "random", "num_trials": 12}, space=SMALL).configurations())
     found = [nodes({name: each.to_json() for name, each in hp.items()}) for hp in drawn]
     assert len(found) == 12 and len(set(found[:8])) == 8
 
 
-def test_the_preview_says_so() -> None:
+def test_the_preview_reports_distinct_sampling() -> None:
     study = spec({"kind": "random", "num_trials": 30, "max_steps": STEPS}, space=SMALL)
     said = preview(study, slots=1)
     assert said["trials"] == 8
@@ -186,7 +186,7 @@ def test_a_study_is_distinct_and_found_again_by_its_file() -> None:
 @pytest.mark.slow
 @tried(20)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 4]))
-def test_a_study_that_fails_here_and_there(seed: int, slots: int) -> None:
+def test_a_study_with_failures_draws_no_repeats(seed: int, slots: int) -> None:
     tuner = {"kind": "asha", "num_trials": 30, "min_steps": 1, "max_steps": STEPS, "eta": 2, "distinct": True}
     world = simulator(spec(tuner, space=SMALL), slots=slots, measure=losses(seed, nans=0.2))
     world.run()

@@ -65,7 +65,7 @@ def late_share(tuner: dict[str, Any], sampler: str, slots: int, seed: int, curve
 
 
 MORE_THAN_CHANCE = 0.45 * 2 / 3 + 0.25 / 3
-"""A third of the late trials is random where trials are stopped, and the model's are to be good in 45 of 100."""
+"""A third of the late trials is random under tuners that stop trials; 45 of 100 of the model's must be good."""
 
 LEARNING = ["tpe", pytest.param("gp", marks=pytest.mark.slow), pytest.param("trunks", marks=pytest.mark.slow)]
 

@@ -1,4 +1,4 @@
-"""Samplers at work with tuners: on virtual slots, decided again from the log, and taken up in the middle."""
+"""Samplers with tuners: on virtual slots, replayed from the log, and resumed in the middle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TUNERS: dict[str, dict[str, Any]] = {
 
 
 def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
-    """A study to its end; less is better, and a learning rate of 0.1 is best."""
+    """A completed study of a loss; a learning rate of 0.1 is best."""
 
     def measure(node: Node, step: int) -> e.Metrics:
         return {"loss": abs(node.segment.forms["lr"].at(0) - 0.1) + 1 / step}
@@ -52,10 +52,8 @@ def test_a_tuner_takes_its_configurations_from_any_sampler(tuner: str, sampler: 
 
 
 @pytest.mark.parametrize(("tuner", "whole"), [("sha", 16), ("hyperband", 9 + 5 + 3)])
-def test_who_fills_rungs_first_asks_for_all_trials_before_there_is_anything_to_learn_from(
-    tuner: str, whole: int
-) -> None:
-    """So the page says."""
+def test_synchronous_tuners_request_all_trials_before_the_first_result(tuner: str, whole: int) -> None:
+    """The guide says so."""
     events = simulated(tuner, "tpe").events
     result = next(at for at, event in enumerate(events) if isinstance(event, e.Evaluated))
     asked = [event for event in events[:result] if isinstance(event, e.TrialAdded)]
@@ -64,7 +62,7 @@ def test_who_fills_rungs_first_asks_for_all_trials_before_there_is_anything_to_l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "gp"])
-def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: str) -> None:
+def test_a_restarted_server_makes_the_same_proposals(sampler: str) -> None:
     events = simulated("asha", sampler, slots=2).events
     starts = [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]
     for at in (starts[len(starts) // 2], starts[-1]):
@@ -78,7 +76,7 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(sampler: 
         assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)
 
 
-def test_replay_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_never_calls_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = simulated("asha", "tpe")
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     from app.search.samplers import optuna_sampler

@@ -60,7 +60,7 @@ def test_a_configuration_is_built_from_values() -> None:
         ({"wd": 0.5, "bs": 3, "n": 2}, "n: must be from 0 to 1, got 2"),
     ],
 )
-def test_values_that_are_wrong(values: dict[str, Any], problem: str) -> None:
+def test_wrong_values_are_refused(values: dict[str, Any], problem: str) -> None:
     space = Space({"wd": {"uniform": [0.1, 1]}, "bs": {"randint": [1, 8]}, "n": [1, 2]})
     with pytest.raises(SpaceError) as caught:
         space.build(values)
@@ -69,7 +69,7 @@ def test_values_that_are_wrong(values: dict[str, Any], problem: str) -> None:
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
-def test_what_is_composed_is_built_again_from_what_was_chosen(seed: int) -> None:
+def test_composed_values_are_rebuilt_from_choices(seed: int) -> None:
     chosen: dict[str, Any] = {}
     draw = random_choices(Random(seed))
 
@@ -99,7 +99,7 @@ def test_shares_go_from_the_lowest_value_to_the_highest() -> None:
     assert [Choice(("a", "b"), "x").at(u) for u in (0, 0.49, 0.5, top)] == [0, 0, 1, 1]
 
 
-def test_allows_asks_where() -> None:
+def test_allows_evaluates_where() -> None:
     space = Space({"lr": {"uniform": [0, 1]}}, "lr > 0.5")
     assert not space.allows(space.build({"lr": 0.2}))
     assert space.allows(space.build({"lr": 0.7}))
@@ -110,7 +110,7 @@ MIXED = {"x": [True, 1, 1.0, 0.0, -0.0, False, {"uniform": [2, 4]}, {"randint": 
 
 @pytest.mark.parametrize("option", range(8))
 def test_a_value_comes_from_the_option_of_its_type(option: int) -> None:
-    """1 came from the option true, and 3.0 of a range is none of the ints of another."""
+    """1 once matched the option true. 3.0 of a float range is no int of another range."""
     space = Space(MIXED)
     places = {6: {"x[6]": 3.0}, 7: {"x[7]": 3}}
     values = {"x": option, "y": 1.0, **places.get(option, {})}
@@ -118,7 +118,7 @@ def test_a_value_comes_from_the_option_of_its_type(option: int) -> None:
     assert found is not None and repr(sorted(found.items())) == repr(sorted(values.items()))
 
 
-def test_a_number_is_found_however_it_is_written() -> None:
+def test_a_number_matches_in_any_notation() -> None:
     space = Space({"x": [0.5, 1.0], "y": {"uniform": [0, 1]}, "z": {"randint": [1, 3]}})
     written = {"x": Constant(1), "y": Constant(0), "z": Constant(2)}
     assert repr(space.values(written)) == "{'x': 1, 'y': 0.0, 'z': 2}"

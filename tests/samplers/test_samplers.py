@@ -1,4 +1,4 @@
-"""Samplers: pure functions of study file and history, faithful to `where`, and better than chance where they learn."""
+"""Samplers are pure functions of study file and history, respect `where`, and the learning ones beat chance."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def story(sampler: str, trials: int, **fields: Any) -> tuple[list[TrialEvent], l
     return seen, proposals
 
 
-def before(seen: list[TrialEvent], number: int) -> list[TrialEvent]:
+def history_before(seen: list[TrialEvent], number: int) -> list[TrialEvent]:
     """The history as it was when configuration `number` was proposed."""
     return seen[
         : next(at for at, event in enumerate(seen) if event.kind == TrialEventKind.START and event.trial == number)
@@ -103,7 +103,7 @@ def test_a_proposal_is_a_function_of_seed_and_history(sampler: str) -> None:
     trials = 24
     seen, proposals = story(sampler, trials)
     for number in (trials // 2, trials - 1):
-        again = source(sampler, before(seen, number))
+        again = source(sampler, history_before(seen, number))
         assert proposed(again, number) == proposals[number]
         assert proposed(again, number) == proposals[number]
     assert proposed(source(sampler, seed=4), 0) != proposals[0]
@@ -117,11 +117,11 @@ def test_where_is_respected(sampler: str) -> None:
     space = spec(sampler, where=where).search_space
     for proposal in proposals:
         assert space.allows({name: parse(value) for name, value in proposal.hp.items()})
-    assert proposed(source(sampler, before(seen, last), where=where), last) == proposals[last]
+    assert proposed(source(sampler, history_before(seen, last), where=where), last) == proposals[last]
 
 
 @pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
-def test_what_is_recorded_is_json_and_makes_the_configuration_again(sampler: str) -> None:
+def test_recorded_choices_are_json_and_rebuild_the_configuration(sampler: str) -> None:
     proposal = proposed(source(sampler), 0)
     assert json.loads(json.dumps(proposal.reason)) == proposal.reason
     assert json.loads(json.dumps(proposal.hp)) == proposal.hp
@@ -156,14 +156,14 @@ def test_points_fill_the_space_evenly(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", QUASI)
-def test_the_order_in_which_points_are_asked_for_is_no_matter(sampler: str) -> None:
+def test_points_do_not_depend_on_the_order_of_requests(sampler: str) -> None:
     one, other = source(sampler), source(sampler)
     forwards = [proposed(one, number) for number in range(100)]
     assert [proposed(other, number) for number in reversed(range(100))][::-1] == forwards
 
 
 @pytest.mark.parametrize("sampler", QUASI)
-def test_a_space_that_lets_no_point_through(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_space_without_an_allowed_point_raises(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qmc, "ATTEMPTS", 50)
     study = spec(sampler)
     study.__dict__["search_space"] = type(study.search_space)(SPACE, lambda configuration: False)
@@ -184,9 +184,9 @@ def test_it_learns_within_a_few_trials(sampler: str) -> None:
 
 
 def test_gp_learns_from_four_results() -> None:
-    """With ten, of twelve trials two were proposed by the model."""
+    """Ten results were too many: the model proposed only two of twelve trials."""
 
-    def after(results: int, sign: float) -> Proposal:
+    def proposal_after(results: int, sign: float) -> Proposal:
         made = source("gp")
         for number in range(results):
             proposal = proposed(made, number)
@@ -194,17 +194,17 @@ def test_gp_learns_from_four_results() -> None:
             made.observe(result(number, sign * quality(proposal)))
         return proposed(made, results)
 
-    assert after(3, 1.0) == after(3, -1.0)
-    assert after(4, 1.0) != after(4, -1.0)
+    assert proposal_after(3, 1.0) == proposal_after(3, -1.0)
+    assert proposal_after(4, 1.0) != proposal_after(4, -1.0)
 
 
 @pytest.mark.parametrize(("sampler", "trials"), [("gp", 4), ("trunks", 4), ("tpe", 12)])
 def test_a_third_is_random_where_trials_are_stopped_early(sampler: str, trials: int) -> None:
-    """Without, a search proposed nearly equal trials sixteen times, which were all stopped at the first rung."""
+    """Once a search proposed sixteen nearly equal trials, which were all stopped at the first rung."""
 
     def proposals(rungs: Sequence[int], sign: float, count: int) -> list[Mapping[str, Any]]:
         made: Any = source(sampler)
-        made.learn([({"lr": 0.01, "wd.init": 0.5, "bs": 0}, {1: 0.1, 3: 0.2})])  # of a study that stopped trials
+        made.learn([({"lr": 0.01, "wd.init": 0.5, "bs": 0}, {1: 0.1, 3: 0.2})])  # for a study that stopped trials
         for number in range(trials):
             proposal = proposed(made, number)
             made.observe(start(number, proposal))
@@ -232,7 +232,7 @@ def test_cma_es_learns_over_its_generations() -> None:
 
 
 def _optuna_trials(seen: list[TrialEvent], sampler: str = "tpe") -> dict[int, tuple[str, float | None]]:
-    """What Optuna knows of the trials, by their number with us."""
+    """Optuna's trials, by our trial numbers."""
     tuner = asha_tuner(sampler) | ({"per_rung": False} if sampler == "tpe" else {})
     told = optuna_sampler.OptunaMirror(spec(sampler, tuner=tuner), sampler)
     told.catch_up(seen)
@@ -241,7 +241,7 @@ def _optuna_trials(seen: list[TrialEvent], sampler: str = "tpe") -> dict[int, tu
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
-def test_what_is_told(sampler: str) -> None:
+def test_optuna_is_told_all_results(sampler: str) -> None:
     made = source("tpe")
     seen = [start(number, proposed(made, number)) for number in range(6)]
     seen += [
@@ -259,7 +259,7 @@ def test_what_is_told(sampler: str) -> None:
     assert _optuna_trials(seen, sampler) == expected
 
 
-def test_trials_that_others_made_are_not_told() -> None:
+def test_trials_of_other_sources_are_not_told() -> None:
     seen = [
         TrialEvent(TrialEventKind.START, 0, 1, reason={"by": "tuner"}),
         result(0, 0.5),
@@ -270,21 +270,23 @@ def test_trials_that_others_made_are_not_told() -> None:
 
 def test_a_proposal_that_came_to_nothing_leaves_no_trace() -> None:
     seen, proposals = story("cmaes", 12)
-    made = source("cmaes", before(seen, 8))
+    made = source("cmaes", history_before(seen, 8))
     proposed(made, 8)
-    for event in [more := result(7, 0.1), *seen[len(before(seen, 8)) :]]:
+    for event in [more := result(7, 0.1), *seen[len(history_before(seen, 8)) :]]:
         made.observe(event)
-    assert proposed(made, 12) == proposed(source("cmaes", [*before(seen, 8), more, *seen[len(before(seen, 8)) :]]), 12)
+    assert proposed(made, 12) == proposed(
+        source("cmaes", [*history_before(seen, 8), more, *seen[len(history_before(seen, 8)) :]]), 12
+    )
     assert len(proposals) == 12
 
 
-def test_chance_takes_over_where_the_sampler_meets_only_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_sampling_takes_over_after_refused_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optuna_sampler, "ATTEMPTS", 2)
     where = "lr < 0.0003"
     seen, proposals = story("tpe", 12, where=where)
     assert any(proposal.reason["asked"] == 2 for proposal in proposals)
     assert all(proposal.reason["sample"]["lr"] < 0.0003 for proposal in proposals)
-    assert proposed(source("tpe", before(seen, 11), where=where), 11) == proposals[11]
+    assert proposed(source("tpe", history_before(seen, 11), where=where), 11) == proposals[11]
 
 
 # ------------------------------------------------------------------------------------------------------- without Optuna
@@ -314,7 +316,7 @@ def test_a_server_without_optuna_says_so_at_once(sampler: str, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("no_optuna")
-def test_what_needs_no_proposal_needs_no_optuna() -> None:
+def test_studies_without_proposals_need_no_optuna() -> None:
     made = source("tpe", [TrialEvent(TrialEventKind.START, 0, 1, reason={"sample": {}, "asked": 1}), result(0, 0.5)])
     assert made.size() is None
     assert unavailable(spec("sobol")) is None
@@ -327,7 +329,7 @@ KNOWN = [{"lr": 0.01, "wd": {"family": "exponential", "init": 0.3, "gamma": 0.9}
 
 
 @pytest.mark.parametrize("sampler", [each for each in SAMPLERS if each != "grid"])
-def test_what_is_known_comes_first_and_changes_no_draw_of_a_sampler_that_does_not_learn(sampler: str) -> None:
+def test_known_trials_come_first_and_change_no_later_random_sample(sampler: str) -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
     with_known, without = source(sampler, tuner={**tuner, "first": KNOWN}), source(sampler)
     first = proposed(with_known, 0)
@@ -338,7 +340,7 @@ def test_what_is_known_comes_first_and_changes_no_draw_of_a_sampler_that_does_no
 
 
 @pytest.mark.parametrize("sampler", BY_OPTUNA)
-def test_learning_samplers_learn_of_what_was_known(sampler: str) -> None:
+def test_learning_samplers_use_known_trials(sampler: str) -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
     known = [{**KNOWN[0], "lr": 0.01 * (1 + n / 100)} for n in range(40)]
     made = source(sampler, tuner={**tuner, "num_trials": 60, "first": known})
@@ -352,7 +354,7 @@ def test_learning_samplers_learn_of_what_was_known(sampler: str) -> None:
     assert [trial.value for trial in mirror.study.trials[:40]] == [quality(proposed(made, n)) for n in range(40)]
 
 
-def test_what_is_known_and_not_in_the_space_is_tried_all_the_same() -> None:
+def test_known_trials_outside_the_space_run() -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": "tpe"}
     made = source("tpe", tuner={**tuner, "first": [{**KNOWN[0], "lr": 5.0}]})
     proposal = proposed(made, 0)
@@ -363,7 +365,7 @@ def test_what_is_known_and_not_in_the_space_is_tried_all_the_same() -> None:
 
 
 def test_tpe_models_each_parameter_by_itself() -> None:
-    """All of them together, which Optuna does by default, is the worse on recorded curves: benchmarks/search.py."""
+    """Optuna's default, a joint model, is worse on recorded curves: benchmarks/search.py."""
     seen, _ = story("tpe", 15)
     told = optuna_sampler.OptunaMirror(spec("tpe"), "tpe")
     told.catch_up(seen)
@@ -378,12 +380,12 @@ def asha_tuner(sampler: str = "tpe") -> dict[str, Any]:
     return {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
 
 
-def known(mirror: optuna_sampler.OptunaMirror) -> list[float]:
+def results_in_model(mirror: optuna_sampler.OptunaMirror) -> list[float]:
     return [trial.value for trial in mirror.study.trials if trial.state.name == "COMPLETE"]
 
 
 def test_results_of_one_rung_are_in_one_model() -> None:
-    """Twelve trials come to the first rung, then more and more of them to the second: there, all is better."""
+    """Twelve trials reach the first rung, then more and more of them the second, where all results are better."""
     seen, proposals = list[TrialEvent](), source("random")
     for number in range(12):
         sample = {"lr": 0.01 * (number + 1), "wd.init": 0.5, "bs": 0}
@@ -395,14 +397,16 @@ def test_results_of_one_rung_are_in_one_model() -> None:
         seen.append(result(number, 100.0 + number, 3))
         told.catch_up(seen)
         if number < 9:
-            assert told.level == 1 and known(told) == [float(each) for each in range(12)], "a promotion changes nothing"
-    assert told.level == 3 and known(told) == [100.0 + each for each in range(10)]
+            assert told.level == 1 and results_in_model(told) == [float(each) for each in range(12)], (
+                "a promotion changes nothing"
+            )
+    assert told.level == 3 and results_in_model(told) == [100.0 + each for each in range(10)]
     at_once = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung), "tpe")
     at_once.catch_up(seen)
-    assert known(at_once) == known(told)
+    assert results_in_model(at_once) == results_in_model(told)
     in_one = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner() | {"per_rung": False}), "tpe")
     in_one.catch_up(seen)
-    assert known(in_one) == [*(100.0 + each for each in range(10)), 10.0, 11.0]
+    assert results_in_model(in_one) == [*(100.0 + each for each in range(10)), 10.0, 11.0]
 
 
 def test_every_result_counts_for_tpe_by_the_steps_reached_and_the_value_there() -> None:
@@ -424,9 +428,9 @@ def test_a_proposal_is_a_function_of_history_at_any_rung(sampler: str, fields: d
     tuner = asha_tuner(sampler) | fields
     seen, proposals = story(sampler, 16, tuner=tuner)
     for number in (9, 15):
-        assert proposed(source(sampler, before(seen, number), tuner=tuner), number) == proposals[number]
+        assert proposed(source(sampler, history_before(seen, number), tuner=tuner), number) == proposals[number]
 
 
-def test_others_have_no_models_to_part() -> None:
+def test_per_rung_is_refused_for_other_samplers() -> None:
     with pytest.raises(SpecError, match=r"per_rung: must be left out for random: it is of the sampler tpe"):
         spec("random", tuner=asha_tuner("random") | {"per_rung": True})

@@ -1,4 +1,4 @@
-"""Suggestions take the next places of a tuner, are completed, learnt from, and replay."""
+"""Enqueued trials run next, are completed by the sampler, are learnt from, and replay."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def value(trial: Any, name: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [each for each in SAMPLERS if each not in ("gp", "halton")])
-def test_they_take_the_next_places_and_replay(sampler: str) -> None:
-    """At submission and while the study runs, whole and in part; they count as trials, and each says whose it is."""
+def test_enqueued_trials_take_the_next_places_and_replay(sampler: str) -> None:
+    """At submission and while the study runs, complete and partial; they count as trials, and each names its author."""
     space = LISTED if sampler == "grid" else None
     world = simulator(spec(asha(sampler), space=space, suggestions=[{"lr": 0.1}, {"lr": 0.2, "bs": 32, "wd": 0.1}]))
     while (begun := len(world.plan.studies[STUDY].trials)) < 5:
@@ -77,8 +77,8 @@ TOLD = st.lists(PART | WHOLE, max_size=3, unique_by=str)
 @pytest.mark.slow
 @given(told=TOLD, later=TOLD, gone=st.sets(st.integers(0, 5)), sampler=st.sampled_from(["random", "grid"]))
 @settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
-def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], gone: set[int], sampler: str) -> None:
-    """A listed space is gone through once, with suggestions made and withdrawn at any time, and the log replays."""
+def test_no_enqueued_trial_is_drawn_again(told: list[Any], later: list[Any], gone: set[int], sampler: str) -> None:
+    """A listed space is covered once, with trials enqueued and withdrawn at any time, and the log replays."""
     world = simulator(spec({**asha(sampler), "distinct": True}, space=LISTED, suggestions=told), slots=1)
     world.advance()
     world.advance()
@@ -92,19 +92,19 @@ def test_nothing_is_drawn_that_was_suggested(told: list[Any], later: list[Any], 
     assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.open_suggestions()
     repeated = 12 - len({keyed(trial.hp) for trial in study.trials})
     whole = sum(len(each.hp) == 3 for each in study.suggestions)
-    assert repeated <= whole, "a part may have been completed to a whole one that comes after it"
+    assert repeated <= whole, "a partial one may have been completed to a later complete one"
     found = replay(numbered(world.events), STUDY)
     assert found.identical, found.difference
 
 
-def test_no_trial_comes_of_what_was_withdrawn() -> None:
+def test_withdrawn_trials_do_not_run() -> None:
     world = simulator(spec(asha(trials=6), suggestions=[{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]), slots=1)
     world.advance()
     with pytest.raises(StateConflict, match="suggestion 0 is trial 0 already: cancel that trial instead"):
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=0, at=world.now))
     with pytest.raises(Unknown, match="study study has no suggestion 3: they are numbered from 0 to 2"):
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=3, at=world.now))
-    for _ in range(2):  # a second time, nothing happens
+    for _ in range(2):  # a second withdrawal has no effect
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=1, at=world.now, by="ann"))
     world.run()
     study = world.plan.studies[STUDY]
@@ -118,7 +118,7 @@ def keyed(hp: dict[str, Any]) -> Any:
     return configuration_key({name: parse(each) for name, each in hp.items()}, 8)
 
 
-def test_an_eager_tuner_takes_those_of_its_file() -> None:
+def test_an_eager_tuner_takes_the_enqueued_trials_of_its_file() -> None:
     tuner = {"kind": "hyperband", "min_steps": 1, "max_steps": 9, "loops": 2}
     world = simulator(spec(tuner, suggestions=[{"lr": 0.5}]))
     suggest(world, {"lr": 0.25})
@@ -128,8 +128,8 @@ def test_an_eager_tuner_takes_those_of_its_file() -> None:
     assert replay(numbered(world.events), STUDY).identical
 
 
-def test_a_study_with_known_ones_replays() -> None:
-    """`first` was in the reason, and replay derived it without."""
+def test_a_study_with_known_trials_replays() -> None:
+    """Once the recorded reason named `first`, and the replayed one did not."""
     world = simulator(spec(asha(first=[{"lr": 0.1, "bs": 32, "wd": 0.05}]), suggestions=[{"lr": 0.2}]))
     world.run()
     trials = world.plan.studies[STUDY].trials
@@ -145,16 +145,16 @@ def near(node: Any, step: int) -> e.Metrics:
 
 
 @pytest.mark.slow
-def test_a_sampler_that_learns_goes_where_suggestions_were_good() -> None:
-    """Where chance would seldom look; and it chooses the rest of a suggestion."""
+def test_a_learning_sampler_moves_to_good_enqueued_trials() -> None:
+    """In a region that random sampling seldom reaches. The sampler also completes partial trials."""
     world = simulator(spec({**asha("trunks", 14), "min_steps": 8}, suggestions=TOLD_FIRST), slots=1, measure=near)
     world.run()
     trials = world.plan.studies[STUDY].trials
-    assert sum(value(trial, "lr") > 0.5 for trial in trials[8:]) >= 4, "one of ten by chance"
+    assert sum(value(trial, "lr") > 0.5 for trial in trials[8:]) >= 4, "one of ten at random"
     assert "price" in trials[7].reason
 
 
-def test_optuna_is_told_of_them() -> None:
+def test_optuna_is_told_of_enqueued_trials() -> None:
     study = spec({**asha("tpe", 12), "min_steps": 8}, suggestions=TOLD_FIRST)
     world = simulator(study, slots=1, measure=near)
     world.run()
@@ -168,7 +168,7 @@ def test_optuna_is_told_of_them() -> None:
     assert values[:8] == [abs(told["lr"] - 0.9) for told in TOLD_FIRST]
 
 
-def test_what_is_wrong_with_a_changed_replay_is_found() -> None:
+def test_a_changed_log_fails_to_replay() -> None:
     world = simulator(spec(asha(), suggestions=[{"lr": 0.1}]))
     world.run()
     forged = [
@@ -193,7 +193,9 @@ def test_what_is_wrong_with_a_changed_replay_is_found() -> None:
         ({"wsd": {"family": "wsd", "peak": 0.1, "warmup": 2, "decay": {"ratio": 0.25}}}, {"wsd.decay.ratio": 0}),
     ],
 )
-def test_what_a_suggestion_says(given: dict[str, Any], values: dict[str, Any]) -> None:
+def test_values_of_an_enqueued_trial_are_completed_to_a_configuration(
+    given: dict[str, Any], values: dict[str, Any]
+) -> None:
     space = Space(SCHEDULES, steps=40)
     assert suggested_values(space, given) == values
     sample, configuration = next(sample_suggestion(space, "key", values))
@@ -217,7 +219,7 @@ def test_what_a_suggestion_says(given: dict[str, Any], values: dict[str, Any]) -
         ({}, "must map at least one hyper-parameter to its value, got {}"),
     ],
 )
-def test_what_is_not_in_the_space(given: dict[str, Any], problem: str) -> None:
+def test_values_outside_the_space_are_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpaceError) as refused:
         suggested_values(Space(SCHEDULES, steps=40), given)
     assert str(refused.value).startswith(problem)
@@ -247,7 +249,9 @@ def test_what_is_not_in_the_space(given: dict[str, Any], problem: str) -> None:
         (asha(), [{}], "suggestions[0]: must name at least one hyper-parameter"),
     ],
 )
-def test_what_a_study_file_may_not_suggest(tuner: dict[str, Any], suggestions: list[Any], problem: str) -> None:
+def test_a_study_file_with_invalid_suggestions_is_refused(
+    tuner: dict[str, Any], suggestions: list[Any], problem: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         spec(tuner, space=LISTED, where="bs == 32" if tuner["kind"] != "pbt" else None, suggestions=suggestions)
     assert str(refused.value).startswith(problem)

@@ -1,4 +1,4 @@
-"""The sampler that knows the tree: its prices equal trained steps, its model follows its papers, and it replays."""
+"""The `trunks` sampler: its prices equal trained steps, its model follows its papers, and it replays."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ decays = st.fixed_dictionaries({"decay": st.integers(1, 18), "shape": st.sampled
 
 @settings(max_examples=20)
 @given(before=st.lists(decays, min_size=1, max_size=3), then=decays, keep=st.sampled_from([None, 1, 5]))
-def test_the_price_of_a_trial_is_what_is_trained_for_it(before: list[Any], then: Any, keep: int | None) -> None:
-    """By the name of each node, with any checkpoints."""
+def test_the_price_of_a_trial_equals_its_trained_steps(before: list[Any], then: Any, keep: int | None) -> None:
+    """Compared by the name of each node, with any checkpoints."""
 
     def hp(fields: dict[str, Any]) -> dict[str, Any]:
         return {"lr": parse({**WSD, **fields, "stable_until": 20 - fields["decay"]}).to_json()}
@@ -89,7 +89,7 @@ def test_the_price_of_a_trial_is_what_is_trained_for_it(before: list[Any], then:
         assert simulator.plan.studies[STUDY].executed - executed == price
 
 
-def test_studies_propose_branches_at_the_price_that_they_say() -> None:
+def test_branches_cost_the_proposed_price() -> None:
     simulator = simulated()
     study = simulator.plan.studies[STUDY]
     priced = [trial for trial in study.trials if "price" in trial.reason]
@@ -103,7 +103,7 @@ def test_studies_propose_branches_at_the_price_that_they_say() -> None:
 @pytest.mark.parametrize(
     ("slots", "fields"), [(1, {}), (3, {}), (1, {"max_total_steps": 112}), (3, {"max_total_steps": 148})]
 )
-def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: int, fields: dict[str, Any]) -> None:
+def test_a_restarted_server_makes_the_same_proposals(slots: int, fields: dict[str, Any]) -> None:
     simulator = simulated(slots, **fields)
     events = simulator.events
     assert replay(enumerate(events), STUDY).identical
@@ -117,8 +117,8 @@ def test_a_server_that_starts_again_proposes_what_the_first_would_have(slots: in
         assert (action.hp, {"by": "tuner", **action.reason}) == (recorded.hp, recorded.reason)
 
 
-def test_what_the_rest_of_the_budget_does_not_pay_for_is_passed_over() -> None:
-    """A trial that the budget cuts off has no result: 7 steps were left, and a trial of 20 was begun with them."""
+def test_trials_above_the_remaining_budget_are_passed_over() -> None:
+    """A trial that the budget cuts off has no result. Once a trial of 20 steps began when 7 steps were left."""
     study = simulated(max_total_steps=134, tuner={"num_trials": 40}).plan.studies[STUDY]
     assert all(trial.state == TrialState.COMPLETED for trial in study.trials)
     assert study.executed == 134
@@ -126,14 +126,14 @@ def test_what_the_rest_of_the_budget_does_not_pay_for_is_passed_over() -> None:
 
 @pytest.mark.parametrize("fields", [{"max_total_steps": 130}, {"max_total_steps": 130, "merge": False}])
 def test_a_budget_that_pays_for_nothing_new_ends_the_study(fields: dict[str, Any]) -> None:
-    """Configurations that may be drawn again are free, and would be proposed until `num_trials`."""
+    """Configurations that may be sampled again are free, and would be proposed until `num_trials`."""
     study = simulated(**fields, tuner={"num_trials": 40}).plan.studies[STUDY]
     assert study.executed == 130 and study.ending["by"] == "max_total_steps" and len(study.trials) < 40
 
 
 @settings(max_examples=10)
 @given(slots=st.integers(1, 3), data=st.data())
-def test_of_a_budget_is_left_what_was_neither_run_nor_asked_for(slots: int, data: st.DataObject) -> None:
+def test_the_remaining_budget_excludes_trained_and_requested_steps(slots: int, data: st.DataObject) -> None:
     simulator = Simulator(slots=slots, measure=loss, keep_every=2)
     simulator.submit(STUDY, spec(max_total_steps=90, tuner={"sampler": "random"}).to_json())
     simulator.run()
@@ -161,14 +161,14 @@ def test_a_model_of_all_rungs_proposes() -> None:
     assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > (20 - 4) / 2
 
 
-def test_a_space_that_is_used_up_has_no_more() -> None:
+def test_an_exhausted_space_has_no_further_proposal() -> None:
     space = {"lr": {**WSD, "decay": {"choice": [2, 4, 6]}}, "wd": [0.1, 0.2]}
     study = simulated(space=space, tuner={"distinct": True}).plan.studies[STUDY]
     assert len(study.trials) == 6
 
 
-def told(*outcomes: float | None, step: int = 20) -> trunks.TrunkSampler:
-    """A sampler whose trials had these losses; None for failed ones."""
+def sampler_with_losses(*outcomes: float | None, step: int = 20) -> trunks.TrunkSampler:
+    """A sampler with trials of these losses; None for a failed trial."""
     sampler = SAMPLERS["trunks"](spec())
     assert isinstance(sampler, trunks.TrunkSampler)
     for number, outcome in enumerate(outcomes):
@@ -181,13 +181,13 @@ def told(*outcomes: float | None, step: int = 20) -> trunks.TrunkSampler:
 
 
 @pytest.mark.parametrize("outcomes", [[None] * 6, [1.0] * 6, [1e300, -1e300] * 3, [3.0, 2.0, 1.0, 4.0, None, None]])
-def test_whatever_trials_come_to_there_is_a_next_one(outcomes: list[float | None]) -> None:
-    sampler = told(*outcomes)
+def test_any_results_allow_a_next_proposal(outcomes: list[float | None]) -> None:
+    sampler = sampler_with_losses(*outcomes)
     proposal = sampler.propose(len(outcomes))
     assert proposal is not None and proposal == sampler.propose(len(outcomes))
 
 
-def test_trials_part_where_their_values_do() -> None:
+def test_trials_part_where_their_values_differ() -> None:
     one, other = ({"lr": {**WSD, "stable_until": at, "decay": 20 - at}} for at in (12, 16))
     assert trunks.parting(one, other, 20) == 13  # the first step of a decay is at the peak
     assert trunks.parting(one, one, 20) == 20
@@ -195,8 +195,8 @@ def test_trials_part_where_their_values_do() -> None:
     assert trunks.parting({"lr": 0.1}, {"lr": {**WSD, "stable_until": 9, "decay": 3}}, 20) == 0
 
 
-def test_the_model_is_told_which_part_of_a_trial_a_value_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A choice is compared with another option, and not with itself; what parts after a rung changes nothing there."""
+def test_the_model_knows_which_part_of_a_trial_a_value_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice is compared with another option, not with itself. Values that differ after a rung do not affect it."""
     told_of = list[Any]()
 
     def fitted(*arguments: Any) -> gaussian.GaussianProcess:
@@ -216,8 +216,8 @@ def test_the_model_is_told_which_part_of_a_trial_a_value_changes(monkeypatch: py
     assert any(changed[list(places).index("lr.shape")] == 0.05 for changed in told_of)
 
 
-def test_the_studies_of_the_benchmark_are_as_users_submit_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its studies once drew configurations again."""
+def test_the_benchmarks_studies_equal_submitted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its studies once sampled configurations again."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # it would set it for all tests
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     search = importlib.import_module("search")
@@ -233,7 +233,7 @@ points = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=4,
 
 @settings(max_examples=20)
 @given(points)
-def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: list[list[float]]) -> None:
+def test_the_process_interpolates_its_data_with_a_variance(rows: list[list[float]]) -> None:
     seen = np.unique(np.round(np.array(rows), 2), axis=0)
     losses = np.sin(3 * seen[:, 0]) + seen[:, 1]
     process = gaussian.fit_process(seen, losses, np.array([0, 1, 2]))
@@ -243,14 +243,14 @@ def test_the_process_goes_through_what_it_saw_and_knows_how_sure_it_is(rows: lis
     assert far.predict(seen[:1] + 5)[1][0] < process.predict(seen[:1] + 5)[1][0]
 
 
-def test_lengths_tell_what_matters_from_what_does_not() -> None:
+def test_length_scales_separate_relevant_parameters() -> None:
     seen = np.random.default_rng(0).random((30, 2))
     process = gaussian.fit_process(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]))
     assert process.lengths[0] < process.lengths[1] / 3
 
 
-def test_of_values_that_could_be_the_reason_it_is_the_one_that_changes_more() -> None:
-    """They changed together in the results, so only the part of a trial that each changes tells them apart."""
+def test_an_effect_is_attributed_to_the_value_that_changes_more() -> None:
+    """They changed together in the results, so only the part of a trial that each changes separates them."""
     seen = np.repeat(np.random.default_rng(0).random((6, 1)), 2, axis=1)
     process = gaussian.fit_process(seen, np.sin(6 * seen[:, 0]), np.array([0, 1]), np.array([1.0, 0.2]))
     assert process.lengths[0] < process.lengths[1] / 2
@@ -268,7 +268,7 @@ def test_a_loss_far_above_the_others_changes_the_model_no_more_than_one_at_the_f
 
 
 def test_a_sum_is_learnt_from_few_points() -> None:
-    """Of four parameters each goes up and down by itself: a process of all distances knows nothing of other places."""
+    """Each of four parameters has an effect of its own; a process of joint distances could not extrapolate."""
     chance = np.random.default_rng(0)
     seen, other = chance.random((24, 4)), chance.random((60, 4))
     process = gaussian.fit_process(seen, np.sin(6 * seen).sum(axis=1), np.arange(4))
@@ -284,7 +284,7 @@ def test_the_unit_of_losses_makes_no_difference() -> None:
     assert np.allclose(best.lengths, again.lengths, rtol=0.05) and best.share == pytest.approx(again.share, abs=0.05)
 
 
-def test_numbers_to_choose_from_are_numbers_and_words_are_not() -> None:
+def test_numeric_choices_are_ordered_and_words_are_not() -> None:
     choices = {"wd": {"choice": [0.01, 0.1, 0.05]}, "kind": {"choice": ["a", "b"]}}
     cube = Cube(Space({**choices, "lr": {"loguniform": [0.01, 1]}}).parameters())
     assert list(cube.groups) == [0, 1, 1, 2] and cube.width == 4
@@ -297,7 +297,7 @@ def test_numbers_to_choose_from_are_numbers_and_words_are_not() -> None:
 @given(st.integers(0, 50))
 @settings(max_examples=10)
 def test_the_first_trials_lie_apart(seed: int) -> None:
-    """Each quarter of a range has one of four."""
+    """Each quarter of a range has one of four trials."""
     space = Space({"lr": {"uniform": [0, 1]}, "wd": {"uniform": [0, 1]}})
     made = [space.compose(spread(f"{seed}", number, 4)) for number in range(4)]
     for name in ("lr", "wd"):
@@ -308,7 +308,9 @@ def test_the_first_trials_lie_apart(seed: int) -> None:
     st.sampled_from([{"uniform": [-2, 3]}, {"loguniform": [0.001, 10]}]), st.floats(0.0001, 0.9999), st.integers(0, 99)
 )
 def test_neighbours_are_inside_the_range_and_none_is_drawn_to_its_ends(free: Any, share: float, seed: int) -> None:
-    """Those beyond an end were put on it: a third to a half of what `gp` proposed, in each of eight parameters."""
+    """Neighbours beyond an end were once clipped to it: a third to a half of the proposals of `gp`, in each of eight
+    parameters.
+    """
     parameter = Space({"x": free}).parameters()["x"]
     assert isinstance(parameter, Range)
     value = parameter.at(share)
@@ -320,9 +322,9 @@ def test_neighbours_are_inside_the_range_and_none_is_drawn_to_its_ends(free: Any
 def test_the_ends_of_ranges_are_tried_where_trials_are_stopped(
     step: int, unused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the first result at a rung, before one is at another."""
+    """From the first result at a rung, before there is one at another."""
     monkeypatch.delattr(gp, unused)
-    sampler = told(*[1.0, 2.0, 3.0, 4.0], step=step)
+    sampler = sampler_with_losses(*[1.0, 2.0, 3.0, 4.0], step=step)
     proposal = sampler.propose(4)
     assert proposal is not None and "price" in proposal.reason
 
@@ -334,7 +336,7 @@ def test_a_neighbour_of_an_end_leaves_it() -> None:
     assert 0.3 < fmean(x < 1 for x in moved) < 0.7 and min(moved) > 0.3
 
 
-def test_the_improvement_is_the_mean_of_what_may_come() -> None:
+def test_the_expected_improvement_equals_a_monte_carlo_mean() -> None:
     seen = np.random.default_rng(0).random((6, 2))
     process = gaussian.fit_process(seen, seen.sum(axis=1), np.array([0, 1]))
     at = np.random.default_rng(1).random((4, 2)) / 4
