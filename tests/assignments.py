@@ -25,4 +25,4 @@ def stage(node: str = "n", start: int = 0, end: int = 4, study: str = "s") -> St
 WORK = work()
 
 FENCE = LeaseFence(1, "anna")
-"""Of a chain that anna has claimed, with nothing on record yet."""
+"""The fence of a chain that anna has claimed and not reported yet."""

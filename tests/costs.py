@@ -24,7 +24,7 @@ MARK = "STAGETREE_TEST_PROCESS"
 
 @dataclass
 class Spent:
-    """Processor seconds: of this process, its descendants, and the daemons that carry our mark."""
+    """Processor seconds of this process, its descendants, and daemons with our mark in their environment."""
 
     mark: str = field(default_factory=lambda: uuid4().hex)
     apart: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Spent:
 
 
 def read(pid: str) -> tuple[int, tuple[int, int, float]] | None:
-    """Its parent, its start, and the seconds of it and its ended children; None if it is gone."""
+    """The parent and start of a process, and the seconds of it and its ended children; None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Fresh processes that need not import torch, since the standard library forks them from one that has."""
+"""Fresh processes that need not import torch: the standard library forks them from a process that has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTEXT.set_forkserver_preload([*MODULES])
 
 
 def run_in_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
-    """What a function of a module returns, or raises, in a process of its own.
+    """Run a module's function in a process of its own, and return its result or raise its error.
 
     Its own child processes start as usual, not from a fork server of their own, which would import torch again.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """No other process is in such a block of the same file."""
+    """A lock between processes, by a file."""
     with file.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -24,7 +24,7 @@ WITHOUT_THE_LAST = (
 
 
 @contextmanager
-def lost(log: EventLog) -> Iterator[None]:
+def lose_appends(log: EventLog) -> Iterator[None]:
     """At the end of the block, the log loses the events appended in it. Other rows of a database stay."""
     head, put_back = log.head(), log.replica() if isinstance(log, MemoryLog) else None
     yield

@@ -15,7 +15,7 @@ File = tuple[int, int, int]
 def opened() -> set[File]:
     found = set[File]()
     for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # it was closed by then, as the folder itself was
+        with suppress(OSError):  # closed meanwhile, like the folder itself
             file = os.fstat(int(name))
             found.add((int(name), file.st_dev, file.st_ino))
     return found
@@ -29,5 +29,5 @@ def opened_states() -> set[File]:
 def _name(file: File) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{file[0]}")
-    except OSError:  # it was closed by then
+    except OSError:  # closed meanwhile
         return ""

@@ -1,4 +1,4 @@
-"""Plans under test: told event by event, and read again in the slowest and plainest way there is."""
+"""Plans for tests: built event by event, and read by the plainest algorithms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MORE = int(os.environ.get("STAGETREE_TEST_MORE", "1"))
 """How many times more examples than usual a property is tried on."""
 
 
-def tried(examples: int, **options: Any) -> settings:
+def max_examples(examples: int, **options: Any) -> settings:
     """Settings for a property: this many examples, or more where the environment asks for it."""
     return settings(
         max_examples=examples * MORE,
@@ -98,12 +98,12 @@ class Story:
         return self.plan.chains[chain]
 
     def take(self, frontier: Frontier, policy: str = "critical_path") -> Chain | None:
-        """Give a slot what the policy says, if there is anything to do."""
+        """Assign a slot the policy's choice, if there is work."""
         choice = POLICIES[policy]([frontier])
         return choice and self.assign_spans(choice[1], dict(frontier.progress))
 
     def assign_spans(self, spans: Sequence[Span], progress: Progresses = NO_PROGRESS) -> Chain:
-        """Give a slot of their own these spans."""
+        """Assign these spans to a new slot."""
         number = next(self._numbers)
         chain, slot, stages = ChainId(f"chain-{number}"), f"gpu{number}", stages_of(self.plan, spans)
         assert self.give(c.AssignChain(chain=chain, slot=slot, stages=stages, at=float(number), progress=progress))
@@ -121,7 +121,7 @@ class Story:
         self.happen(e.CheckpointDropped(node=node, step=step, key=key, reason="it is gone"))
 
     def train(self, chain: Chain, seconds: float = 1.0, value: float | None = 0.5) -> e.Stage:
-        """The stage under way reaches its end; its checkpoint is being written."""
+        """Complete the current stage; its checkpoint is being written."""
         stage = chain.stages[chain.index]
         waited = [step for step in self.plan.nodes[stage.node].waiting if stage.start < step <= stage.end]
         for step in sorted({*waited, *stage.evaluate}):
@@ -133,7 +133,7 @@ class Story:
         self.happen(e.ChainEnded(chain=chain.id, outcome=outcome, steps=steps))
 
     def finish(self, chain: Chain) -> None:
-        """All goes well with the rest of a chain."""
+        """Complete the rest of a chain."""
         while not chain.is_trained:
             self.train(chain)
         for stage in chain.stages:
@@ -142,7 +142,7 @@ class Story:
         self.end(chain)
 
     def drain(self, frontier: Frontier, policy: str = "critical_path") -> None:
-        """From here on all goes well, until nothing is left to do."""
+        """Complete all work without a fault."""
         frontier.refresh()
         for _ in range(1000):
             chain = next(iter(self.plan.chains.values()), None) or self.take(frontier, policy)
@@ -172,7 +172,7 @@ def missing(plan: SearchPlan, progress: Progresses = NO_PROGRESS) -> set[Place]:
 
 
 def _walk_back(plan: SearchPlan, node: Node, step: int, progress: Progresses, found: set[Place]) -> None:
-    """Add the missing steps up to this one, as far as no other walk has come by."""
+    """Add the missing steps up to this one, until a step that another walk has passed."""
     while (
         (node.id, step) not in found
         and not node.covers(step, progress)
@@ -195,7 +195,7 @@ def _walk_back(plan: SearchPlan, node: Node, step: int, progress: Progresses, fo
 def urgencies(
     plan: SearchPlan, costs: Costs, progress: Progresses = NO_PROGRESS
 ) -> dict[StudyId, dict[Place, Urgency]]:
-    """For each study and ready place, its most urgent way from there to a request, by walking every way."""
+    """For each study and ready place, the most urgent path from there to a request, by walking all paths."""
     return urgencies_of(plan, costs, build_stage_tree(plan, progress))
 
 

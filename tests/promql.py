@@ -46,7 +46,7 @@ SUFFIXES = {"gauge": ("",), "counter": ("",), "histogram": ("_bucket", "_sum", "
 
 
 def parse_text(text: str) -> Vector:
-    """The samples of an answer. Raises `NotUnderstood` for what the format 0.0.4 forbids, and for doubles."""
+    """The samples of an answer. Raises `NotUnderstood` for text that format 0.0.4 forbids, and for duplicates."""
     if not text.endswith("\n"):
         raise NotUnderstood("the last line has no end")
     kinds, found, family, helped = dict[str, str](), Vector(), "", set[str]()
@@ -69,7 +69,7 @@ def parse_text(text: str) -> Vector:
 
 @cache
 def _parse_series(text: str) -> tuple[str, Labels]:
-    """A name with its labels, of which each scrape has nearly the same."""
+    """A name with its labels. Cached, since scrapes have nearly the same series."""
     parsed = SERIES.fullmatch(text)
     if parsed is None:
         raise NotUnderstood(f"{text!r} is no series")
@@ -85,14 +85,14 @@ def _parse_series(text: str) -> tuple[str, Labels]:
 
 @dataclass
 class Samples:
-    """All series, each with its samples in order of time; None: from there on it is stale."""
+    """All series, each with its samples in order of time; None marks the series as stale."""
 
     series: dict[Labels, list[Sample]] = field(default_factory=dict)
     _by_name: defaultdict[str, list[tuple[dict[str, str], Labels]]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[str, set[Labels]] = field(default_factory=dict)
 
     def add(self, at: float, job: str, instance: str, scraped: Vector | None) -> None:
-        """What a target said; None if the scrape failed."""
+        """Add the answer of a target; None if the scrape failed."""
         target = {"job": job, "instance": instance}
         now = {_with(labels, target): value for labels, value in (scraped or {}).items()}
         for gone in self._last.get(instance, set()) - now.keys():
@@ -121,7 +121,7 @@ class Samples:
     def _select(
         self, at: float, seconds: float, matchers: Sequence[Matcher]
     ) -> Iterator[tuple[Labels, Sequence[Sample]]]:
-        """Of each series that matches, the samples of the last seconds. matchers: the first is that of its name."""
+        """The samples of the last seconds of each matching series. matchers: the first matches the name."""
         (_, _, metric), *others = matchers
         for texts, labels in self._by_name.get(metric, ()):
             if all(MATCHES[how](texts.get(name, ""), text) for name, how, text in others):
@@ -349,14 +349,14 @@ def read_rules(path: Path = ALERTS) -> list[Rule]:
 
 
 class Prometheus:
-    """targets: by instance, what asks for its numbers, and returns None if that fails."""
+    """targets: for each instance, a function that scrapes it, and returns None if that fails."""
 
     def __init__(self, targets: Mapping[str, Callable[[], str | None]], job: str = "stagetree") -> None:
         self.rules, self.samples, self.now = read_rules(), Samples(), 0.0
         self._targets, self._job = targets, job
 
     def scrape(self) -> dict[str, list[str]]:
-        """Scrape all targets, and evaluate the rules: the summaries of what fires, by alert."""
+        """Scrape all targets, evaluate the rules, and return the summaries of firing alerts by name."""
         self.now += INTERVAL
         for instance, ask in self._targets.items():
             text = ask()
@@ -365,7 +365,7 @@ class Prometheus:
         return {alert: summaries for alert, summaries in said.items() if summaries}
 
     def watch(self, minutes: float, meanwhile: Callable[[], object] = lambda: None) -> dict[str, list[str]]:
-        """Scrape for some virtual minutes: everything that has fired. meanwhile: before each scrape."""
+        """Scrape for some virtual minutes, and return all alerts that fired. meanwhile: called before each scrape."""
         fired = dict[str, list[str]]()
         for _ in range(round(minutes * 60 / INTERVAL)):
             meanwhile()

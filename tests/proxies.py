@@ -36,7 +36,7 @@ class Link:
     change: tuple[socket.socket, socket.socket] = field(default_factory=socket.socketpair)
 
     def tell(self) -> None:
-        """Something has changed, here or for all connections."""
+        """Notify the thread of a change."""
         with contextlib.suppress(OSError):  # it is closed
             self.change[1].send(b".")
 
@@ -87,7 +87,7 @@ class Proxy:
             link.tell()
 
     def slow_down(self, seconds: float) -> None:
-        """Delay every piece of data by this time."""
+        """Delay each piece of data by this time."""
         self._change(delay=seconds)
 
     def answer(self, text: bytes) -> None:
@@ -144,7 +144,7 @@ class Proxy:
                 client.close()
                 continue
             self._links.append(link)
-            if self._listener is not listener:  # it was accepted just before
+            if self._listener is not listener:  # accepted just before the fault
                 link.ends = "reset"
             self._run(self._pump, link)
 
@@ -166,7 +166,7 @@ class Proxy:
         link.close()
 
     def _readable(self, link: Link, ready: selectors.BaseSelector) -> list[tuple[Any, Any]]:
-        """The ends that have something to say, each with the other one, while anything may pass."""
+        """Each end with readable data, and its other end, while data may pass."""
         if not self._flows_through(link):
             link.change[0].recv(64)
             return []

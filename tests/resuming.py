@@ -1,4 +1,4 @@
-"""Training with a break in it, as a runner does it: for tests that a break at any place changes nothing."""
+"""Training with a break, as a runner does it, for tests that a break at any step changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass
 class Saved:
-    """What a runner keeps of a trial: the trainer's state and the generators'."""
+    """The saved state of a trial: the trainer's state and the generators' states."""
 
     state: dict[str, Any]
     generators: dict[str, Any] = field(default_factory=lambda: generators())
@@ -50,7 +50,7 @@ class Saved:
 
 
 def check_resumes(case: Case, folder: Path) -> None:
-    """All the same: trained without a break, in a fresh process after it, and in an instance that was elsewhere."""
+    """Equal results without a break, in a fresh process after it, and in an instance that trained other steps."""
     with one_thread():
         trainer = case.make(case.seed)
         whole = train(trainer, case, 0, case.steps)
@@ -88,12 +88,12 @@ def resume(trainer: Trainer, case: Case, saved: Saved) -> Saved:
 
 def resume_elsewhere(case: Case, saved: Saved, folder: Path) -> Saved:
     torch.save(asdict(saved), folder / "saved")
-    run_in_fork(go_on, case, folder)
+    run_in_fork(continue_in_fork, case, folder)
     return Saved(**torch.load(folder / "resumed", weights_only=False))
 
 
-def go_on(case: Case, folder: Path) -> None:
-    """After the break, with the state that was saved in the folder."""
+def continue_in_fork(case: Case, folder: Path) -> None:
+    """Continue after the break, with the state saved in the folder."""
     with one_thread():
         saved = Saved(**torch.load(folder / "saved", weights_only=False))
         torch.save(asdict(resume(case.make(chance=123), case, saved)), folder / "resumed")
@@ -123,7 +123,7 @@ def seed_generators(seed: int) -> None:
 
 
 def load(file: str, name: str) -> type[Trainer]:
-    """A trainer out of a file, as a server registers it."""
+    """Load a trainer from a file, like a server."""
     prepare_torchvision()
     spec = importlib.util.spec_from_file_location(f"trainers_of_{Path(file).parent.name}", file)
     assert spec and spec.loader
@@ -135,7 +135,7 @@ def load(file: str, name: str) -> type[Trainer]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums are equal bit by bit only if as many threads share them."""
+    """Sums are equal bit for bit only with an equal number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """The first true answer of `look`, which is called more rarely the longer that takes."""
+    """The first true answer of `look`, which is called less often the longer that takes."""
     begun = time.monotonic()
     while (waited := time.monotonic() - begun) < seconds:
         if found := look():
@@ -79,8 +79,8 @@ def wait_for(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> A
     raise AssertionError(f"{what} did not happen within {seconds:.0f} s")
 
 
-def answers(redis: Redis) -> bool:
-    """Its socket is there a moment before clients can connect to it."""
+def accepts_connections(redis: Redis) -> bool:
+    """Whether clients can connect: the socket exists a moment earlier."""
     try:
         return bool(redis.ping())
     except RedisError:
@@ -89,7 +89,7 @@ def answers(redis: Redis) -> bool:
 
 @dataclass
 class Service:
-    """A running service: its client, and the short ways to what tests ask for."""
+    """A running service: its client, and shortcuts for tests."""
 
     client: Client
 
@@ -121,7 +121,7 @@ class Service:
         wait_for(f"step {step} of {study}", look)
 
     def wait_for_event(self, study: str, kind: str, **data: Any) -> Json:
-        """The first event of the study of this kind that says so."""
+        """The first event of the study of this kind and with this data."""
 
         def look() -> Json | None:
             found = (event for event in self.client.events(study) if event["type"] == kind)
@@ -130,7 +130,7 @@ class Service:
         return dict(wait_for(f"{kind} in {study}", look))
 
     def facts(self, study: str, kind: str) -> list[Json]:
-        """What the events of this kind say."""
+        """The data of the events of this kind."""
         return [event["data"] for event in self.client.events(study) if event["type"] == kind]
 
     def running(self, study: str) -> list[Json]:
@@ -174,7 +174,7 @@ class Cluster(Service):
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, *names: str, **settings: str) -> None:
-        """Start processes, all of them if none is named, and return when they are at work."""
+        """Start processes, all if none is named, and return when they are ready."""
         names = names or tuple(self.commands)
         for name in names:
             self.spawn(name, **settings)
@@ -185,7 +185,7 @@ class Cluster(Service):
                 wait_for("the start of the API", self.is_serving)
 
     def spawn(self, name: str, **settings: str) -> None:
-        """Start a process, and do not wait until it is at work."""
+        """Start a process without waiting until it is ready."""
         disk = {"STAGETREE_LOGS": str(self.folder / f"disk-of-{name}")}
         environment = {**os.environ, **self.settings, **disk, **self.addresses(name), **settings}
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -212,12 +212,12 @@ class Cluster(Service):
         }
 
     def proxies(self, server: str) -> list[Proxy]:
-        """Those before one kind of server, of every process."""
+        """The proxies before one kind of server, of all processes."""
         return [proxies[server] for proxies in self.networks.values()]
 
     @contextmanager
     def fault(self, server: str, kind: str, *names: str) -> Iterator[None]:
-        """A server is away, in this way, for these processes or all of them; at the end of the block it is back."""
+        """Cause a fault of a server, for these processes or all of them; the end of the block heals it."""
         proxies = [self.networks[name][server] for name in names or self.networks]
         for proxy in proxies:
             getattr(proxy, kind)()
@@ -252,13 +252,13 @@ class Cluster(Service):
         return children[0].pid if children else None
 
     def signal_child(self, name: str, number: int) -> int:
-        """Send a signal to the process that trains, as soon as there is one; its id."""
+        """Send a signal to the training process, as soon as there is one, and return its id."""
         pid = int(wait_for(f"the child of {name}", lambda: self.child(name)))
         os.kill(pid, number)
         return pid
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the process that was started, as the kernel or an operator does, and see it end."""
+        """Send a signal to a started process, and wait for its end."""
         os.kill(self.processes[name].pid, number)
         self.processes[name].wait(PATIENCE)
 
@@ -273,7 +273,7 @@ class Cluster(Service):
         return Redis.from_url(self.settings["STAGETREE_BROKER_URL"])
 
     def wake_scheduler(self) -> None:
-        """Ask for a tick, as writers of the log do."""
+        """Request a tick, like writers of the log."""
         with Celery(broker=self.settings["STAGETREE_BROKER_URL"], set_as_current=False) as sender:
             sender.conf.broker_transport_options = {"global_keyprefix": "stagetree:"}
             sender.send_task("stagetree.tick", queue="scheduler")
@@ -327,11 +327,11 @@ def cluster(bucket: dict[str, str], cluster_url: str) -> Iterator[Cluster]:
         "STAGETREE_CHECKPOINTS": "s3://checkpoints/tests",
         "STAGETREE_TRAINERS": ",".join(TRAINERS),
         "STAGETREE_LEASE_SECONDS": str(LEASE_SECONDS),
-        "STAGETREE_MEMORY_BYTES": "0",  # every checkpoint that is read comes over the wire
+        "STAGETREE_MEMORY_BYTES": "0",  # each read of a checkpoint uses the network
         "STAGETREE_ALLOW_CPU": "1",
         "STAGETREE_STOP_SECONDS": "8",
         "STAGETREE_LOCKS": str(folder / "locks"),
-        "STAGETREE_WARM": str(folder / "warm"),  # a slot that is started again need not import torch again
+        "STAGETREE_WARM": str(folder / "warm"),  # a restarted slot need not import torch again
         "PYTHONPATH": str(ROOT),
     }
     quiet = ["--without-gossip", "--without-mingle"]

@@ -1,4 +1,4 @@
-"""Stores with what a run leaves in them, without running anything."""
+"""Stores as a run leaves them, made without a run."""
 
 from __future__ import annotations
 

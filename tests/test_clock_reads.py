@@ -30,7 +30,7 @@ DATES = {
     "stagetree/runtime/reads/file_reads.py": "when another program was started, beside the dates of files",
     "stagetree/runtime/checkpoints/state_format.py": "no clock: scalars of NumPy that are dates",
 }
-"""The files that read the date, and what for."""
+"""The files that read the date, and the purpose."""
 
 JUMPING = {"time", "time_ns", "now", "utcnow", "today"}
 

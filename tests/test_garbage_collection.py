@@ -43,14 +43,14 @@ def set_aside(unfrozen: None) -> None:
 
 
 @pytest.mark.slow
-def test_what_outlives_a_full_pass_is_set_aside(set_aside: None) -> None:
+def test_objects_that_outlive_a_full_pass_are_set_aside(set_aside: None) -> None:
     kept = Thing()
     gc.collect()
     assert gc.get_freeze_count() > 0
     assert not any(each is kept for each in gc.get_objects())
 
 
-def test_what_was_set_aside_is_freed_with_its_last_reference(set_aside: None) -> None:
+def test_objects_set_aside_are_freed_with_their_last_reference(set_aside: None) -> None:
     kept = Thing()
     gone = weakref.ref(kept)
     gc.collect()
@@ -58,7 +58,7 @@ def test_what_was_set_aside_is_freed_with_its_last_reference(set_aside: None) ->
     assert gone() is None
 
 
-def test_what_outlives_less_than_a_full_pass_is_not_set_aside(set_aside: None) -> None:
+def test_objects_are_not_set_aside_before_a_full_pass(set_aside: None) -> None:
     gc.collect(0)
     gc.collect(1)
     assert gc.get_freeze_count() == 0
@@ -94,10 +94,10 @@ def reading_sequences() -> Callable[[int], object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [ranking_nodes, reading_sequences])
-def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_is_new(
+def test_structures_over_all_trials_are_not_scanned_for_each_new_trial(
     set_aside: None, make: Callable[[], Callable[[int], object]]
 ) -> None:
-    """Dicts of plain tuples were: a decision took longer the more trials there were."""
+    """Dicts of plain tuples were scanned: a decision took longer the more trials there were."""
     add = make()
     for number in range(MANY):
         add(number)
@@ -107,7 +107,7 @@ def test_what_holds_something_of_every_trial_is_not_gone_through_for_each_that_i
 
 
 def test_a_long_pass_is_not_made_twice(unfrozen: None) -> None:
-    """One over a large plan kept all requests of a server waiting, again and again."""
+    """Once each pass over a large plan delayed all requests of a server."""
     kept, before = Thing(), list(gc.callbacks)
     with garbage_collection.freeze_after_long_passes(seconds=0.0):
         gc.collect(1)

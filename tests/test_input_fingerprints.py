@@ -45,7 +45,7 @@ def test_a_folder_is_the_names_and_contents_in_it_wherever_it_lies(tmp_path: Pat
     assert content_changed(here)
 
 
-def test_what_python_compiles_in_a_folder_is_no_change(tmp_path: Path) -> None:
+def test_bytecode_in_a_folder_is_no_change(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("VALUE = 1")
     seen = look(str(tmp_path))
     (tmp_path / "__pycache__").mkdir()
@@ -55,12 +55,12 @@ def test_what_python_compiles_in_a_folder_is_no_change(tmp_path: Path) -> None:
     assert content_changed(seen)
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="none cannot be read: No such file or directory"):
         look(str(tmp_path / "none"))
 
 
-def test_only_what_is_in_the_folders_may_be_read_links_or_not(tmp_path: Path) -> None:
+def test_only_files_inside_the_folders_may_be_read(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data2").mkdir()
     (tmp_path / "data" / "link").symlink_to(tmp_path / "data2")
@@ -73,7 +73,7 @@ def test_only_what_is_in_the_folders_may_be_read_links_or_not(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_files_and_folders_are_read(kind: str, tmp_path: Path) -> None:
-    """A device never ends, and a FIFO waits for who writes."""
+    """A device never ends, and a FIFO blocks until a writer opens it."""
     path = make(kind, tmp_path)
     if said := KINDS[kind]:
         with pytest.raises(InputMissing, match=said):
@@ -87,7 +87,7 @@ def test_only_files_and_folders_are_read(kind: str, tmp_path: Path) -> None:
         assert content_changed(seen)
 
 
-def test_what_is_no_file_is_known_in_a_folder_by_its_kind_and_not_by_its_times(tmp_path: Path) -> None:
+def test_special_files_in_a_folder_count_by_kind_and_not_by_time(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     seen = look(str(tmp_path))
     os.utime(tmp_path / "pipe", (5, 5))
@@ -98,7 +98,7 @@ def test_what_is_no_file_is_known_in_a_folder_by_its_kind_and_not_by_its_times(t
 
 
 def test_a_file_that_grows_is_read_up_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be read for as long as it is written faster."""
+    """Otherwise a file that grows faster than it is read would never end."""
     log, reading = tmp_path / "log", input_fingerprints.open_file
     log.write_bytes(b"one")
 
@@ -121,7 +121,7 @@ def test_a_folder_of_too_many_files_is_not_read(tmp_path: Path, monkeypatch: pyt
         look(str(tmp_path))
 
 
-def test_what_vanishes_from_a_folder_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_vanish_from_a_folder_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("one")
     without = look(str(tmp_path))
     (tmp_path / "folder").mkdir()
@@ -137,7 +137,7 @@ def test_what_vanishes_from_a_folder_is_left_out(tmp_path: Path, monkeypatch: py
     assert look(str(tmp_path))["sha256"] == without["sha256"]
 
 
-def test_what_is_outside_of_the_folders_is_neither_counted_nor_hashed(tmp_path: Path) -> None:
+def test_files_outside_the_folders_are_neither_counted_nor_hashed(tmp_path: Path) -> None:
     """Not even through a link in them: size and hash would reveal a secret's content."""
     inside, secret = tmp_path / "data", tmp_path / "secret"
     inside.mkdir()

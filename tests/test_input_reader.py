@@ -35,7 +35,7 @@ def processes() -> list[psutil.Process]:
     return [each for each in found if each.status() != psutil.STATUS_ZOMBIE and "app.input_process" in each.cmdline()]
 
 
-def test_it_answers_as_if_this_process_had_looked(reader: InputReader, tmp_path: Path) -> None:
+def test_the_reader_answers_like_a_direct_read(reader: InputReader, tmp_path: Path) -> None:
     (tmp_path / "a\udcff\n").write_text("one")
     record, folders = look(str(tmp_path)), [str(tmp_path)]
     [found] = record_undeclared([str(tmp_path / "a\udcff\n")])
@@ -52,9 +52,7 @@ def test_it_answers_as_if_this_process_had_looked(reader: InputReader, tmp_path:
     assert reader.read(questions[1:3]) == [True, True]
 
 
-def test_one_process_serves_all_that_follow_each_other_and_none_is_started_for_nothing(
-    reader: InputReader, tmp_path: Path
-) -> None:
+def test_one_process_serves_consecutive_reads_and_none_starts_early(reader: InputReader, tmp_path: Path) -> None:
     assert reader.read([]) == [] and not processes()
     assert reader.read([READY]) == [None]
     reader.read([ReadRequest.look(str(tmp_path), EVERYWHERE)] * 3)
@@ -64,7 +62,7 @@ def test_one_process_serves_all_that_follow_each_other_and_none_is_started_for_n
 
 
 def test_the_process_can_be_started_before_it_is_needed(reader: InputReader) -> None:
-    """The first read waited a fifth of a second for it, while a trainer was checked."""
+    """Once the first read, in the check of a trainer, waited a fifth of a second for it."""
     reader.prepare()
     [process] = processes()
     reader.prepare()
@@ -91,7 +89,7 @@ def test_no_kind_of_file_blocks_it(reader: InputReader, tmp_path: Path, kind: st
     assert reader.read([ReadRequest.record_undeclared([path])]) == [[]]
 
 
-def test_what_may_not_be_read_says_nothing_of_itself(reader: InputReader, tmp_path: Path) -> None:
+def test_a_forbidden_input_reveals_nothing(reader: InputReader, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("one")
     answers = []
     for name in ("secret", "none"):
@@ -103,7 +101,7 @@ def test_what_may_not_be_read_says_nothing_of_itself(reader: InputReader, tmp_pa
 
 
 @needs_leases
-def test_what_does_not_answer_is_given_up_and_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_a_blocked_read_times_out_and_delays_no_other(tmp_path: Path) -> None:
     (tmp_path / "dead").write_text("one")
     (tmp_path / "well").write_text("one")
     reader, said = InputReader(2.0), []
@@ -118,13 +116,13 @@ def test_what_does_not_answer_is_given_up_and_holds_up_nobody_else(tmp_path: Pat
     assert [type(each) for each in said] == [InputTimeout, InputTimeout]
     assert str(said[0]) == f"{tmp_path}/dead was not read within 2 s"
     assert str(said[1]).startswith(f"{tmp_path}/well was not read, because {tmp_path}/dead was not")
-    assert [each["files"] for each in reader.read([dead, well])] == [1, 1], "it is tried again"
+    assert [each["files"] for each in reader.read([dead, well])] == [1, 1], "the next read is tried"
     reader.close()
     wait_for("the end of all processes", lambda: not processes(), 10.0)
 
 
 @needs_leases
-def test_who_waits_no_longer_is_let_go_at_once(reader: InputReader, tmp_path: Path) -> None:
+def test_a_cancelled_wait_returns_at_once(reader: InputReader, tmp_path: Path) -> None:
     class NotWanted(Exception):
         pass
 

@@ -50,7 +50,7 @@ def written(*args: Any, **fields: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_line_is_an_object_with_what_it_is_about() -> None:
+def test_a_line_is_a_json_object_with_its_subject() -> None:
     line = written("chain %s is over", "c1", extra={"chain": "c1", "fence": 3, "data": {"celery": "own"}})
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -72,7 +72,7 @@ def test_a_traceback_is_one_field() -> None:
 
 @pytest.mark.slow
 def test_all_processes_of_a_run_write_json(tmp_path: Path) -> None:
-    """Lines that are none come from Celery's banner, before its loggers are made, and from Redis."""
+    """Other lines come from Celery's banner, before its loggers exist, and from Redis."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     (tmp_path / "study.yaml").write_text(json.dumps(STUDY))
     command = [sys.executable, "-m", "stagetree", "run", "study.yaml", "--trainers", "trainer.py", "--slots", "1", "-q"]

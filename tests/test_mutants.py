@@ -1,4 +1,4 @@
-"""What `tools/mutants` takes out of a file."""
+"""The mutants that `tools/mutants` makes of a file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_guard_is_taken_out_alone(tmp_path: Path, source: str, expected: li
 
 
 def test_guards_that_are_alike_have_names_of_their_own(tmp_path: Path) -> None:
-    """Else one that was noticed would speak for the other."""
+    """Otherwise a killed one would hide the other, which survived."""
     names = [mutant.name for mutant in mutants(tmp_path, "if a:\n    raise b\nif a:\n    raise c\n")]
     assert names == ["some.py module: never: if a", "some.py module: never: if a (2)"]
 
@@ -70,7 +70,7 @@ def test_the_quickest_tests_of_a_line_come_first(tmp_path: Path) -> None:
     assert tests.quick(mutant) == ["quick"]
 
 
-def test_of_equally_quick_tests_the_one_that_is_about_little_else_comes_first(tmp_path: Path) -> None:
+def test_of_equally_quick_tests_the_most_specific_comes_first(tmp_path: Path) -> None:
     (mutant,) = mutants(tmp_path, "if a:\n    raise b")
     tests = ExecutedLines()
     measured = {"some.py": {"1": ["broad", "narrow"], "2": ["broad"]}, "other.py": {"1": ["broad"], "2": ["broad"]}}
@@ -81,13 +81,13 @@ def test_of_equally_quick_tests_the_one_that_is_about_little_else_comes_first(tm
     assert tests.covering(mutant) == ["narrow", "broad"]
 
 
-def test_a_line_that_an_import_executes_is_everybodys(tmp_path: Path) -> None:
+def test_a_line_executed_by_an_import_belongs_to_all_tests(tmp_path: Path) -> None:
     (mutant,) = mutants(tmp_path, "if a:\n    raise b")
     tests = ExecutedLines({"some.py": {1: {"", "first"}, 2: {"other"}}}, {"first": 1.0, "other": 2.0})
-    assert tests.covering(mutant) == ["first", "other"]  # whichever of them came first and imported it
+    assert tests.covering(mutant) == ["first", "other"]  # the first test to run imports it
 
 
-def test_what_was_learnt_holds_until_a_file_that_it_was_learnt_from_changes(tmp_path: Path) -> None:
+def test_coverage_is_reused_until_one_of_its_files_changes(tmp_path: Path) -> None:
     helper = tmp_path / "helper.py"
     helper.write_text("a = 1")
     files = made_of(tmp_path, [SimpleNamespace(__file__=str(helper)), pytest, SimpleNamespace()])
@@ -100,13 +100,13 @@ def test_what_was_learnt_holds_until_a_file_that_it_was_learnt_from_changes(tmp_
     assert not is_as_it_was(tmp_path, files)
 
 
-def test_what_is_said_to_be_equivalent_is_there() -> None:
+def test_declared_equivalent_mutants_exist() -> None:
     files = {name.split()[0] for name in EQUIVALENT}
     assert EQUIVALENT.keys() <= {mutant.name for file in files for mutant in mutants_of(ROOT, file)}
 
 
-def test_what_is_imported_once_imports_nothing_that_is_changed() -> None:
-    """Else no run would read a mutant."""
+def test_modules_imported_once_import_no_mutated_file() -> None:
+    """Otherwise no run would execute a mutant."""
     program = "import sys, importlib; from tools.mutants.runner import CHANGED, NEEDED; "
     program += "[importlib.import_module(name) for name in NEEDED.split() if name.startswith('app.')]; "
     program += "sys.exit(str([name for name in sys.modules if name.startswith(CHANGED)] or ''))"

@@ -1,4 +1,4 @@
-"""Outages are recognized by the errors of all libraries, and no other error counts as one."""
+"""Errors of all libraries are recognised as outages, and no other error is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.storage.object_store import StoreUnavailable
 
 
 def is_away(error: Exception) -> bool:
-    """Whether anything is away, by this error."""
+    """Whether the error is an outage."""
     return database_is_unavailable(error) or broker_is_unavailable(error) or store_is_unavailable(error)
 
 
@@ -48,7 +48,7 @@ def postgres(state: str) -> sqlalchemy.exc.DBAPIError:
     "state",
     ["08006", "25006", "25P03", "53100", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "58030", "XX001"],
 )
-def test_what_postgresql_says_when_it_is_away(state: str) -> None:
+def test_errors_of_an_unavailable_postgresql_are_outages(state: str) -> None:
     assert database_is_unavailable(postgres(state)) and is_away(postgres(state))
     assert not is_lost_race(postgres(state))
 
@@ -66,14 +66,14 @@ def test_what_postgresql_says_when_it_is_away(state: str) -> None:
         (wrapped(sqlite3.IntegrityError("no such table")), False),
     ],
 )
-def test_a_schema_of_before_the_migrations_is_known(error: Exception, is_so: bool) -> None:
+def test_a_schema_from_before_the_migrations_is_recognised(error: Exception, is_so: bool) -> None:
     assert is_not_migrated(error) is is_so
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        psycopg.OperationalError("connection refused"),  # without a state: it did not come from the server
+        psycopg.OperationalError("connection refused"),  # no state: the error is not the server's
         psycopg.errors.ConnectionTimeout("too slow"),
         psycopg.InterfaceError("the connection is closed"),
         sqlite3.OperationalError("database is locked"),
@@ -83,11 +83,11 @@ def test_a_schema_of_before_the_migrations_is_known(error: Exception, is_so: boo
         sqlite3.DatabaseError("file is not a database"),
     ],
 )
-def test_what_a_driver_says_when_its_database_is_away(error: Exception) -> None:
+def test_driver_errors_of_an_unavailable_database_are_outages(error: Exception) -> None:
     assert database_is_unavailable(error) and database_is_unavailable(wrapped(error)) and is_away(wrapped(error))
 
 
-def test_a_pool_without_a_free_connection_is_a_database_that_is_away() -> None:
+def test_an_exhausted_pool_is_an_outage() -> None:
     assert database_is_unavailable(sqlalchemy.exc.TimeoutError("QueuePool limit reached"))
 
 
@@ -111,7 +111,7 @@ def test_a_lost_race_is_not_an_outage(state: str) -> None:
         MemoryError(),
     ],
 )
-def test_what_is_wrong_with_a_request_is_not_an_outage(error: Exception) -> None:
+def test_request_errors_are_no_outages(error: Exception) -> None:
     assert not is_away(error)
     assert not is_lost_race(error)
 
@@ -142,16 +142,16 @@ def s3(code: str, status: int) -> botocore.exceptions.ClientError:
         translate_boto_error(s3("AccessDenied", 403)),
     ],
 )
-def test_what_stores_say_when_they_are_away(error: Exception) -> None:
+def test_errors_of_an_unavailable_store_are_outages(error: Exception) -> None:
     assert store_is_unavailable(error) and is_away(error)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("x"), s3("NoSuchKey", 404), translate_boto_error(s3("404", 404))])
-def test_a_store_that_does_not_have_it_is_there(error: Exception) -> None:
+def test_a_missing_object_is_no_outage(error: Exception) -> None:
     assert not store_is_unavailable(error) and not is_away(error)
 
 
-def test_a_bucket_that_is_not_there_is_no_word_about_what_was_in_it() -> None:
+def test_a_missing_bucket_is_no_missing_object() -> None:
     try:
         raise translate_boto_error(s3("NoSuchBucket", 404)) from s3("NoSuchBucket", 404)
     except FileNotFoundError as error:
@@ -169,9 +169,9 @@ def test_a_bucket_that_is_not_there_is_no_word_about_what_was_in_it() -> None:
         ConnectionResetError(),
     ],
 )
-def test_what_brokers_say_when_they_are_away(error: Exception) -> None:
+def test_errors_of_an_unavailable_broker_are_outages(error: Exception) -> None:
     assert broker_is_unavailable(error) and is_away(error)
 
 
-def test_our_own_word_for_it() -> None:
+def test_our_own_outage_errors_are_outages() -> None:
     assert issubclass(DatabaseUnavailable, Unavailable) and issubclass(StoreUnavailable, Unavailable)

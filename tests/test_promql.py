@@ -1,4 +1,4 @@
-"""The small Prometheus of the tests, by examples of what the real one does."""
+"""The tests' small Prometheus, by examples of the real one's behaviour."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_text_format() -> None:
         "# TYPE a gauge\na  1\n",
     ],
 )
-def test_text_that_is_none(text: str) -> None:
+def test_invalid_text_is_refused(text: str) -> None:
     with pytest.raises((NotUnderstood, ValueError)):
         parse_text(text)
 
@@ -90,13 +90,13 @@ def test_an_expression(expression: str, expected: dict[str, float]) -> None:
     assert at(expression, a(0, 3)) == expected
 
 
-def test_a_series_that_is_gone_is_stale_at_once_and_one_that_nothing_follows_after_five_minutes() -> None:
+def test_a_missing_series_is_stale_at_once_and_a_failed_target_after_five_minutes() -> None:
     assert at("a", a(1, 1), a(1)) == {"x=0": 1.0}
     assert at("a", a(1), None) == {} and at("up", a(1), None) == {"": 0.0} and at("absent(a)", a(1), None) == {"": 1.0}
     assert at("a", a(1), later=299) == {"x=0": 1.0} and at("a", a(1), later=300) == {}
 
 
-def test_the_highest_of_a_time() -> None:
+def test_max_over_time() -> None:
     assert at("max_over_time(a[1m])", a(5), a(2), a(1)) == {"x=0": 2.0}
     assert at("max_over_time(a[2m]) > 2", a(5), a(2), None) == {"x=0": 5.0}
 
@@ -118,7 +118,7 @@ def test_the_highest_of_a_time() -> None:
         "5",
     ],
 )
-def test_what_it_does_not_know_it_refuses(expression: str) -> None:
+def test_unknown_expressions_are_refused(expression: str) -> None:
     with pytest.raises(NotUnderstood):
         Expression(expression)
 

@@ -45,7 +45,7 @@ def echo(link: socket.socket, text: bytes = b"hello", timeout: float = PATIENCE)
     return link.recv(100)
 
 
-def test_it_passes_on(proxy: Proxy) -> None:
+def test_the_proxy_forwards(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         assert echo(link) == b"hello"
 
@@ -64,12 +64,12 @@ def many_open_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_open_files")
-def test_it_passes_on_among_many_open_files(proxy: Proxy) -> None:
+def test_the_proxy_forwards_with_many_open_files(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         assert echo(link) == b"hello"
 
 
-def test_it_refuses_and_heals(proxy: Proxy) -> None:
+def test_the_proxy_refuses_and_heals(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         echo(link)
         proxy.refuse()
@@ -85,7 +85,7 @@ def test_it_refuses_and_heals(proxy: Proxy) -> None:
         assert echo(link) == b"hello"
 
 
-def test_it_freezes_and_goes_on(proxy: Proxy) -> None:
+def test_the_proxy_freezes_and_continues(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         echo(link)
         proxy.freeze()
@@ -98,7 +98,7 @@ def test_it_freezes_and_goes_on(proxy: Proxy) -> None:
         assert link.recv(100) == b"hello"
 
 
-def test_it_forgets_what_is_open(proxy: Proxy) -> None:
+def test_the_proxy_forgets_open_connections(proxy: Proxy) -> None:
     with closing(connect(proxy)) as old, closing(connect(proxy)) as new:
         echo(old)
         proxy.forget()
@@ -108,7 +108,7 @@ def test_it_forgets_what_is_open(proxy: Proxy) -> None:
             echo(old, timeout=0.1)
 
 
-def test_it_resets_what_is_open(proxy: Proxy) -> None:
+def test_the_proxy_resets_open_connections(proxy: Proxy) -> None:
     with closing(connect(proxy)) as link:
         echo(link)
         proxy.reset()
@@ -118,7 +118,7 @@ def test_it_resets_what_is_open(proxy: Proxy) -> None:
         assert echo(link) == b"hello"
 
 
-def test_it_answers_itself_and_cuts_off(proxy: Proxy) -> None:
+def test_the_proxy_answers_and_truncates(proxy: Proxy) -> None:
     proxy.answer(b"HTTP/1.1 503\r\n\r\n")
     with closing(connect(proxy)) as link:
         assert echo(link) == b"HTTP/1.1 503\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Which trainers there are, as their files are now."""
+"""The registry lists the trainers of the current files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_edited_helper_is_another_version_at_once(one: str, two: str, helper:
 
 
 def test_a_helper_that_appears_is_seen(tmp_path: Path, one: str) -> None:
-    """`import helper` means a package now: that is what Python takes first."""
+    """`import helper` now means a package, which Python prefers."""
     catalogue = Catalogue([one])
     before = catalogue.describe()
     (tmp_path / "helper").mkdir()
@@ -78,9 +78,7 @@ def test_nothing_is_read_again_while_nothing_changes(one: str, helper: Path, mon
     assert catalogue.describe() == before
 
 
-def test_a_file_just_written_is_not_trusted_to_tell_by_its_times(
-    one: str, helper: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recently_written_file_is_read_again(one: str, helper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SETTLED_SECONDS", 3600.0)
     catalogue = Catalogue([one])
     before, at = catalogue.describe(), helper.stat()
@@ -89,7 +87,7 @@ def test_a_file_just_written_is_not_trusted_to_tell_by_its_times(
     assert catalogue.describe() != before
 
 
-def test_a_broken_file_takes_only_its_own_trainers_away(one: str, two: str, helper: Path) -> None:
+def test_a_broken_file_hides_only_its_own_trainers(one: str, two: str, helper: Path) -> None:
     catalogue = Catalogue([one, two])
     assert set(catalogue.describe()) == {"one", "two"}
     helper.write_text("def (")
@@ -109,19 +107,19 @@ def test_a_literal_version_wins(tmp_path: Path, helper: Path) -> None:
     assert describe([path]) == {"own": "7"}
 
 
-def test_a_look_for_one_trainer_asks_only_for_its_own_file(
+def test_a_lookup_of_one_trainer_checks_only_its_own_file(
     one: str, two: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each chain makes one; with eleven examples beside it, the times of 460 files took 2 ms."""
+    """Each chain makes a lookup; with eleven examples beside it, checking 460 files took 2 ms."""
     monkeypatch.setattr(registry, "SETTLED_SECONDS", -1.0)
     catalogue, asked = Catalogue([one, two]), list[Path]()
     before, stat = catalogue.describe(), Path.stat
     monkeypatch.setattr(Path, "stat", lambda file: asked.append(file) or stat(file))
     assert catalogue["two"] == before["two"]
-    assert (asked.count(Path(one)), asked.count(Path(two))) == (1, 2)  # whether it is a folder, and its time
+    assert (asked.count(Path(one)), asked.count(Path(two))) == (1, 2)  # its kind and its time
 
 
-def test_a_look_for_one_trainer_follows_it_to_another_file(one: str, two: str) -> None:
+def test_a_lookup_of_one_trainer_follows_it_to_another_file(one: str, two: str) -> None:
     catalogue = Catalogue([one, two])
     assert catalogue["one"].path == one
     Path(one).write_text(TRAINER.format("Other", "other"))
@@ -185,7 +183,7 @@ class G(base.NotOwn):
 """
 
 
-def test_only_what_may_be_a_trainer_is_offered(tmp_path: Path) -> None:
+def test_only_trainers_are_offered(tmp_path: Path) -> None:
     write(tmp_path / "base.py", "from stagetree.trainer import Trainer\nclass Own(Trainer): ...\nclass NotOwn: ...\n")
     path = write(tmp_path / "many.py", NOT_TRAINERS + TRAINERS)
     assert list(describe([path])) == ["a", "b", "c", "d", "e", "f"]

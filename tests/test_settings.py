@@ -1,4 +1,4 @@
-"""What the environment says."""
+"""Settings from the environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_ticks_and_retries_follow_the_lease_and_the_store(monkeypatch: pytest.Mo
     assert (settings().tick_seconds, settings().strike_after_seconds) == (1.0, 5.0)
 
 
-def test_a_policy_of_the_benchmarks_is_refused_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_policy_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGETREE_POLICY", "breadth_first")
     with pytest.raises(SettingsError, match=r"STAGETREE_POLICY=breadth_first.*'fair_share' or 'critical_path'"):
         settings()

@@ -1,4 +1,4 @@
-"""Every slow test has its turn."""
+"""Each slow test is in a part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_part_is_chosen_by_name_or_by_the_commit(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("wanted", [str(PARTS), "-1", "every"])
-def test_a_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+def test_an_unknown_part_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
     monkeypatch.setenv("STAGETREE_TEST_PART", wanted)
     with pytest.raises(pytest.UsageError, match=f"write a number from 0 to {PARTS - 1}, or all"):
         chosen_part()

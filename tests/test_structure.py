@@ -1,4 +1,4 @@
-"""The shape of the code: files and functions that can be read at once, and folders that hold their subject."""
+"""The structure of the code: the size of files and functions, their imports, and the subjects of folders."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SOURCES = source_files()
 FILES = [each.path for each in SOURCES]
 
 OTHERS = {"_exit", "_current_frames", "_repr_html_", "_split_scope", "_workers"}
-"""Private names of other libraries, or such that they have given a meaning."""
+"""Private names that other libraries define or give a meaning."""
 
 LINES_OF_A_FILE = 600
-"""Where one asks whether a file still has one subject."""
+"""The length at which a file probably has more than one subject."""
 
 LINES_OF_A_BODY, LINES_OF_A_FUNCTION = 40, 50
 """Signature and docstring grow with the number of facts for callers."""
 
 LONG_FUNCTIONS = {"stagetree.trainer.torch_trainer:__init__": 65}
-"""Longer than any other may be: its arguments are what users choose from."""
+"""Longer than others may be: its arguments are the user's options."""
 
 INTERNAL_IMPORTS = 14
 """A file that needs more of the other files has more than one subject, or is where everything comes together.
@@ -43,19 +43,19 @@ WIDE_FILES = {
     "app.workers": 5,
     "stagetree": 2,
 }
-"""How many files of a folder import more all the same. The numbers only become lower."""
+"""The number of files of a folder that import more. It may only fall."""
 
 MEDIAN_IMPORTS, MOST_IMPORTS_OF_95 = 4, 13
-"""How many files a file imports at the median, and at most of 95 in 100. The numbers only become lower."""
+"""The imports of a file: the median, and the 95th percentile."""
 
 COMPOSED = {"app.main"}
-"""Where the service and the command line are put together: they import all their parts."""
+"""The files that assemble the service and the command line, and import all their parts."""
 
 REPEATED_CLASSES = {
     "End", "FieldError", "Health", "Lane", "Limits", "Logged", "Node", "Note", "Point", "Problem", "Progress",
     "Replay", "Slot", "Stage", "Stop", "Study", "TrainerFileError", "Trial", "Word",
 }  # fmt: skip
-"""Names that stand for more than one class. None may come to them; a name that stands once is taken out."""
+"""Names of more than one class. None may be added; a name with one class left is removed."""
 
 
 def place(path: Path) -> str:
@@ -63,12 +63,12 @@ def place(path: Path) -> str:
 
 
 def room(name: str) -> str:
-    """The folder of `app` that a module is in; all of `stagetree` is one."""
+    """The folder of `app` with a module; all of `stagetree` is one folder."""
     return ".".join(name.split(".")[: 2 if name.startswith("app.") else 1])
 
 
 def exceeded(found: list[str], most: dict[str, int]) -> dict[str, list[str]]:
-    """The modules of the folders that have more of them than they may."""
+    """The modules of folders with more modules than allowed."""
     rooms = defaultdict[str, list[str]](list)
     for name in found:
         rooms[room(name)].append(name)
@@ -101,7 +101,7 @@ def test_files_import_few_others() -> None:
     assert cuts[9] <= MEDIAN_IMPORTS and cuts[18] <= MOST_IMPORTS_OF_95
 
 
-def test_modules_that_are_named_in_strings_are_there() -> None:
+def test_modules_named_in_strings_exist() -> None:
     """Modules that are imported by name before a fork: import-linter and mypy do not see them."""
     known = {each.name for each in SOURCES}
     for path in (ROOT / "app" / "workers" / "prefork.py", ROOT / "stagetree" / "runtime" / "warm.py"):
@@ -126,13 +126,13 @@ def test_a_folder_says_what_it_holds(folder: str) -> None:
 
 
 def is_private(name: object) -> bool:
-    """Also of a dotted name, by its end."""
+    """For a dotted name, by its last part."""
     last = name.rsplit(".", 1)[-1] if isinstance(name, str) else ""
     return last.startswith("_") and not last.startswith("__") and last not in OTHERS
 
 
 def private_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Places that reach for the private part of another object, or replace it."""
+    """Places that read or replace a private attribute of another object."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) not in ("self", "cls"):
             yield node.lineno, ast.unparse(node)
@@ -147,7 +147,7 @@ def test_private_names_are_found() -> None:
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
-    """Their folders are no packages: pytest would take the one for the other where it runs both."""
+    """Their folders are no packages: pytest would confuse two files of one name."""
     names = Counter(path.name for path in TESTS if path.name not in ("conftest.py", "__init__.py"))
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -14,10 +14,10 @@ from app.input_fingerprints import InputMissing
 from app.undeclared_inputs import has_changed, record_undeclared, version_of, was_seen_on_this_machine
 
 
-def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
+def test_a_large_undeclared_file_is_fingerprinted_by_size_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a hash of its times, each new copy would come with a warning about other results."""
+    """With a hash of its times, each new copy would give a warning about other results."""
     monkeypatch.setattr(undeclared_inputs, "SMALL", 2)
     monkeypatch.setattr(undeclared_inputs, "PART", 4)
     file = tmp_path / "a"
@@ -31,7 +31,7 @@ def test_a_large_file_that_nobody_named_is_its_size_and_its_ends(
 
 
 @pytest.mark.parametrize("pattern", ["*.png", "*/*.png"])
-def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_path: Path, pattern: str) -> None:
+def test_many_undeclared_files_are_fingerprinted_by_names_and_samples(tmp_path: Path, pattern: str) -> None:
     folder = tmp_path / "a" if pattern == "*.png" else tmp_path
     names = [tmp_path / "a" / f"{number:03}.png" for number in range(200)]
     names[0].parent.mkdir()
@@ -58,7 +58,7 @@ def test_many_files_that_nobody_named_are_their_names_and_the_ends_of_some(tmp_p
     assert record_undeclared([f"{folder}/{pattern}"]) == []
 
 
-def test_a_variable_that_nobody_named_is_its_value_on_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undeclared_variable_is_fingerprinted_by_its_value_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("A_SIZE", raising=False)
     monkeypatch.setenv("A_FOLDER", "/data/1")
     size, folder = record_undeclared(["$A_SIZE", "$A_FOLDER"])

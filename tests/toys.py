@@ -1,4 +1,4 @@
-"""Study files for the toy trainer, and what to compare of their results."""
+"""Study files for the toy trainer, and the parts of results to compare."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SMALLEST: Json = {
     "space": {"lr": [0.1]},
     "tuner": {"kind": "grid", "max_steps": 1},
 }
-"""What every study file must say, for tests of what else it may."""
+"""The required fields of a study file."""
 
 
 def grid(tag: str, *, seconds: float = 0.0, merge: bool = True, **more: Any) -> Json:
-    """Eight trials of 12 steps that part at steps 4, 6 and 9: 96 steps, of which 56 are different."""
+    """Eight trials of 12 steps that part at steps 4, 6 and 9: 96 steps, of which 56 are unique."""
     spec = {
         "name": tag,
         "trainer": "toy",
@@ -47,7 +47,7 @@ def grid(tag: str, *, seconds: float = 0.0, merge: bool = True, **more: Any) -> 
 
 
 def curves(service: Service, study: str) -> list[Json]:
-    """Of each trial: how it ended, and every metric at every step at which it was evaluated."""
+    """For each trial, its final state, and all metrics at all evaluated steps."""
     trials = [service.client.trial(study, trial["trial"]) for trial in service.client.trials(study)]
     return [{name: trial[name] for name in ("trial", "state", "steps", "value", "curve")} for trial in trials]
 
@@ -65,13 +65,13 @@ def switch(before: Any, after: Any, step: int) -> Json:
     return {"family": "values", "values": [before, after], "milestones": [step]}
 
 
-def executed(service: Service, *studies: str) -> int:
+def trained_steps(service: Service, *studies: str) -> int:
     return sum(service.client.study(study)["steps"]["executed"] for study in studies)
 
 
 @contextmanager
-def held(journal: Path) -> Iterator[Callable[[], None]]:
-    """No step that keeps this journal ends, until they are let go: it is a pipe, and waits for a reader.
+def hold_steps(journal: Path) -> Iterator[Callable[[], None]]:
+    """Block all steps that write to this journal, a pipe, until the yielded function is called.
 
     The block holds the journal's lines meanwhile, so it ends after the study.
     """

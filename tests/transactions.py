@@ -1,4 +1,4 @@
-"""The rows beside the log, for tests: each call a transaction of its own, at a time of the test's."""
+"""The rows beside the log, for tests: each call is a transaction, and the test sets the time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Clock:
         return self.at
 
 
-def free(rows: RowsPort, seen_within: float = TTL) -> list[str]:
+def free_slots(rows: RowsPort, seen_within: float = TTL) -> list[str]:
     """The slots that may be given work."""
     alive, at = rows.slots.alive(seen_within), rows.now()
     return [slot.name for slot in alive if slot.is_free and not slot.is_quarantined(at)]
 
 
-class Kept:
-    """Chains and slots of a reader that takes in only changes."""
+class CachedRows:
+    """Chains and slots of a reader that reads only changes."""
 
     def __init__(self) -> None:
         self.mark: object = None
@@ -45,7 +45,7 @@ class Kept:
                     kept[name] = row  # type: ignore[assignment]
 
     def is_right(self, rows: RowsPort) -> bool:
-        """After a look: whether it equals a full read."""
+        """Whether the cached rows equal a full read."""
         chains, slots = ({row.chain: row for row in rows.chains.live()}, {row.name: row for row in rows.slots.all()})
         return self.chains == chains and self.slots == slots
 
@@ -61,10 +61,10 @@ class Transactions:
         with SqlRecords(self.database).read() as rows:
             return [row.chain for row in rows.chains.live() if has_expired(row.lease_until, rows.now())]
 
-    def free(self, seen_within: float = TTL) -> list[str]:
+    def free_slots(self, seen_within: float = TTL) -> list[str]:
         """The slots that may be given work."""
         with SqlRecords(self.database).read() as rows:
-            return free(rows, seen_within)
+            return free_slots(rows, seen_within)
 
     def __getattr__(self, name: str) -> Any:
         return self._method(name) if self.table else Transactions(self.database, name)

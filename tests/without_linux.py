@@ -1,4 +1,4 @@
-"""As a `sitecustomize`, it takes away what only Linux has: prctl, inotify, pidfds, memfds, procfs, peers of sockets."""
+"""A `sitecustomize` that hides parts that only Linux has: prctl, inotify, pidfds, memfds, procfs, peers of sockets."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def is_hidden(path):
     return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(("/proc", "/sys"))
 
 
-def without(call):
-    def guarded(path=".", *rest, **more):
+def hide_proc(call):
+    def call_unless_hidden(path=".", *rest, **more):
         if is_hidden(path):
             raise FileNotFoundError(2, "No such file or directory", os.fspath(path))
         return call(path, *rest, **more)
 
-    return guarded
+    return call_unless_hidden
 
 
-builtins.open = io.open = without(io.open)
-os.listdir, os.readlink, os.scandir = without(os.listdir), without(os.readlink), without(os.scandir)
+builtins.open = io.open = hide_proc(io.open)
+os.listdir, os.readlink, os.scandir = hide_proc(os.listdir), hide_proc(os.readlink), hide_proc(os.scandir)
 exists = os.path.exists
 os.path.exists = lambda path: not is_hidden(path) and exists(path)
 
