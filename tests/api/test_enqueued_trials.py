@@ -48,7 +48,7 @@ def test_the_next_places_are_theirs(http: TestClient, workers: Workers, study: s
     assert [each["type"] for each in events].count("ConfigurationSuggested") == 3
 
 
-def test_what_is_refused(http: TestClient, workers: Workers, study: str) -> None:
+def test_refused_files(http: TestClient, workers: Workers, study: str) -> None:
     wrong = suggested(http, study, {"lr": 0.5}, {"lr": 2})
     assert wrong.status_code == 422
     problem = "must be a number from 0.001 to 1, as in the space, got 2"

@@ -19,7 +19,7 @@ from app.service.views.film import BOTTOM, FRAMES, TOP, TREE, WIDTH, Clock, Poin
 from app.service.views.film_files import CARD, gif, png, svg
 from app.simulation.simulator import Simulator
 from tests.domain.test_accounting import asha, simulator, submit
-from tests.plans import steps, study_of, tried
+from tests.plans import max_examples, steps, study_of
 from tests.strategies import Trial, spaces
 
 ASHA = {"kind": "asha", "num_trials": 2000, "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
@@ -43,7 +43,7 @@ def trained(spec: Any) -> tuple[Simulator, Study]:
 
 
 @pytest.mark.slow
-@tried(30)
+@max_examples(30)
 @given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
 def test_it_shows_all_that_was_measured_and_no_more(trials: list[Trial], turns: int, accident: str) -> None:
     """At any time of a study: one piece of line for each measurement that has one before it."""

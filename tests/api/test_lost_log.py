@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from lost_events import lost
+from lost_events import lose_appends
 
 from app.events import DatabaseUnavailable, LostCommits
 from app.main import create_app
@@ -25,7 +25,7 @@ def test_a_server_forgets_what_the_log_has_lost(http: TestClient) -> None:
     study = http.post("/studies", json=STUDY).json()["study"]
     log = http.app.state.services.log  # type: ignore[attr-defined]
     head = log.head()
-    with lost(log):
+    with lose_appends(log):
         assert http.post(f"/studies/{study}:pause").json()["state"] == "paused"
         assert http.get(f"/studies/{study}/events").json()["items"][-1]["type"] == "StudyPaused"
     answer = http.get(f"/studies/{study}")
@@ -39,7 +39,7 @@ def test_a_server_forgets_what_the_log_has_lost(http: TestClient) -> None:
 def test_readiness_finds_a_loss_that_no_request_has_met(http: TestClient) -> None:
     study = http.post("/studies", json=STUDY).json()["study"]
     log = http.app.state.services.log  # type: ignore[attr-defined]
-    with lost(log):
+    with lose_appends(log):
         http.post(f"/studies/{study}:pause")
     assert "the database has lost its last commits" in http.get("http://test/readyz").json()["checks"]["database"]
 
@@ -49,7 +49,7 @@ def test_a_feed_ends_where_the_log_has_lost_events(http: TestClient) -> None:
     study = http.post("/studies", json=STUDY).json()["study"]
     use: Services = http.app.state.services  # type: ignore[attr-defined]
     feed = use.feed(use.find(study), 0)
-    with lost(use.log):
+    with lose_appends(use.log):
         http.post(f"/studies/{study}:pause")
         assert len(feed.read(10)) == 2
     with pytest.raises(LostCommits):
@@ -63,7 +63,7 @@ def test_a_loss_raises_an_alert(http: TestClient) -> None:
     study = http.post("/studies", json=STUDY).json()["study"]
     prometheus = Prometheus({"api": lambda: http.get("http://test/metrics").text})
     assert "StagetreeLostCommits" not in prometheus.watch(5)
-    with lost(http.app.state.services.log):  # type: ignore[attr-defined]
+    with lose_appends(http.app.state.services.log):  # type: ignore[attr-defined]
         http.post(f"/studies/{study}:pause")
     assert http.get(f"/studies/{study}").status_code == 503
     assert "StagetreeLostCommits" in prometheus.watch(5)

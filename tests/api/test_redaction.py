@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.service.redaction import HIDDEN, Redactor
 from tests.api.world import changed
-from tests.plans import tried
+from tests.plans import max_examples
 
 SECRETS = [
     "/home/anna/data/train.csv",
@@ -67,7 +67,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert HIDING.text(text) == text
 
 
-@tried(60)
+@max_examples(60)
 @given(
     st.recursive(
         st.sampled_from([*SECRETS, "fine"]),

@@ -18,7 +18,7 @@ from app.simulation.simulator import Simulator
 from stagetree.notebook.frames import StudyHistory
 from stagetree.text import means
 from tests.domain.test_accounting import simulator, submit
-from tests.domain.test_averages import STUDY, asked, trained
+from tests.domain.test_averages import STUDY, average_command, train_three_trials
 from tests.plans import METRIC, Story, study_of
 
 
@@ -45,8 +45,8 @@ def test_results_over_time_are_the_means_of_all_repeats() -> None:
 
 def test_an_average_that_is_measured_where_it_begins_is_a_result() -> None:
     """It was in the table, and missing among the best results over time."""
-    world, history = trained(), PlanHistory()
-    world.give(asked(trials=(0, 1, 2)))
+    world, history = train_three_trials(), PlanHistory()
+    world.give(average_command(trials=(0, 1, 2)))
     world.run()
     history.take_all(world.log())
     average = world.plan.studies[STUDY].trials[-1]

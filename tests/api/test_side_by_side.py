@@ -15,7 +15,7 @@ from app.service.views.side_by_side import side_by_side
 from app.simulation.simulator import Simulator
 from stagetree.models.pages import Blocks
 from tests.domain.test_accounting import asha, random_metrics, simulator, submit
-from tests.plans import study_of, tried
+from tests.plans import max_examples, study_of
 from tests.strategies import Trial, spaces
 
 
@@ -30,7 +30,7 @@ def busy(blocks: Blocks) -> float:
 
 
 @pytest.mark.slow
-@tried(30)
+@max_examples(30)
 @given(spaces(), st.integers(0, 40), st.sampled_from(["", "lose", "fail"]))
 def test_both_sides_add_up_to_the_waterfall(trials: list[Trial], turns: int, accident: str) -> None:
     simulated = simulator({3: accident} if accident else None)

@@ -18,7 +18,7 @@ from app.service.views.story import question
 from stagetree.spec import StudySpec
 from stagetree.text import rough_duration
 from tests.domain.test_accounting import asha, simulator, submit
-from tests.plans import METRIC, Story, study_of, tried
+from tests.plans import METRIC, Story, max_examples, study_of
 from tests.strategies import Trial, spaces
 
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -291,7 +291,7 @@ def numbers_of(shown: Any) -> set[str]:
     return texts | ({f"{abs(best['value']):.6g}"} if best else set())
 
 
-@tried(40)
+@max_examples(40)
 @given(spaces(), st.integers(0, 30), st.sampled_from(["", "lose", "fail"]), st.booleans())
 def test_its_numbers_are_the_answers(trials: list[Trial], turns: int, accident: str, merge: bool) -> None:
     """At any time, with accidents, and beside another study; and they are what a count step by step says."""

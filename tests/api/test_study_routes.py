@@ -180,7 +180,7 @@ def test_pause_resume_and_cancel_keep_the_list_in_step(http: TestClient, study: 
     assert len(wake_ups) == 5
 
 
-def test_what_is_over_cannot_be_changed(http: TestClient, study: str) -> None:
+def test_an_ended_study_cannot_be_changed(http: TestClient, study: str) -> None:
     http.post(f"/studies/{study}:cancel")
     for verb in ("pause", "resume"):
         refused = http.post(f"/studies/{study}:{verb}")

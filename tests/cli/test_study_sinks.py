@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from commandline import Stagetree
 from stacks import PATIENCE, TOYS, Service, wait_for
-from toys import grid, held, trials
+from toys import grid, hold_steps, trials
 
 from app.cli.sinks import SinkThread, StudySinks
 from stagetree.backoff import Backoff
@@ -197,7 +197,7 @@ def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sink
     join_followers()
     before = end_time(ledger_path(here / "runs", study))
     journal.unlink()
-    with held(journal) as let_go, Client(stack.url) as client:
+    with hold_steps(journal) as let_go, Client(stack.url) as client:
         stack.client.reopen(study, 2)
         found.look(client)
         let_go()

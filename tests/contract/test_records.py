@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from lost_events import copy_tables
-from transactions import TTL, Clock, Kept, free
+from transactions import TTL, CachedRows, Clock, free_slots
 
 from app.domain.events import StudyPaused, StudyResumed, StudySubmitted
 from app.events.database import Database
@@ -103,7 +103,7 @@ def snapshot(rows: RowsPort) -> tuple[Any, ...]:
         for x in chains
     ]
     names = [x.chain for x in rows.chains.live()]
-    return slots, plain, names, free(rows), rows.studies.busy_versions(), rows.now()
+    return slots, plain, names, free_slots(rows), rows.studies.busy_versions(), rows.now()
 
 
 def test_a_block_that_raises_changes_nothing(records: Records) -> None:
@@ -122,7 +122,7 @@ def test_a_block_that_raises_changes_nothing(records: Records) -> None:
 
 
 def test_a_reader_of_changes_knows_all_rows(records: Records) -> None:
-    kept = Kept()
+    kept = CachedRows()
     changes: list[Callable[[RowsPort], Any]] = [
         lambda rows: None,
         lambda rows: rows.slots.take("gpu1", "berta", instead_of=None, **HERE),
@@ -154,7 +154,7 @@ def test_a_reader_of_changes_knows_all_rows(records: Records) -> None:
 
 def test_writes_during_a_read_appear_in_the_next_one(postgres_url: str, clock: Clock) -> None:
     """The first writer to begin may be the last to commit."""
-    database, kept = Database(postgres_url, clock=clock), Kept()
+    database, kept = Database(postgres_url, clock=clock), CachedRows()
     records = SqlRecords(database)
     with records.write() as rows:
         for slot in ("gpu0", "gpu1", "gpu2"):
@@ -361,7 +361,7 @@ def test_a_gang_is_taken_as_a_whole(records: Records) -> None:
     with records.write() as rows:
         assign_gang_of_two(rows, "gpu1", "gpu2")
     with records.read() as rows:
-        assert (lent_slots(rows), free(rows)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
+        assert (lent_slots(rows), free_slots(rows)) == ({"gpu0": None, "gpu1": "a", "gpu2": "a"}, [])
         assert [(row.chain, dict(row.members)) for row in rows.chains.live()] == [
             ("a", {"gpu1": "berta", "gpu2": "berta"})
         ]
@@ -377,7 +377,7 @@ def test_an_incomplete_gang_takes_no_slot(records: Records, members: tuple[str, 
         assign_gang_of_two(rows, "gpu1")
     with records.read() as rows:
         assert lent_slots(rows) == {"gpu0": None, "gpu1": "a", "gpu2": None}
-        assert free(rows) == ["gpu2"]
+        assert free_slots(rows) == ["gpu2"]
 
 
 def test_a_lent_slot_takes_no_chain(records: Records) -> None:
@@ -453,7 +453,7 @@ class Alike(RuleBasedStateMachine):
         shutil.copy(self.template, self.folder)
         sql = SqlRecords(Database(f"sqlite:///{self.folder}/{self.template.name}", clock=self.clock))
         self.both: list[Records] = [sql, MemoryRecords(self.clock)]
-        self.kept = {id(records): Kept() for records in self.both}
+        self.kept = {id(records): CachedRows() for records in self.both}
 
     def teardown(self) -> None:
         for records in self.both:

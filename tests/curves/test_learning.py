@@ -16,12 +16,12 @@ from app.search.curves.learning import EQUAL_WEIGHTS, ROUNDS, View, learn_pool, 
 from app.search.curves.mixtures import Mixtures
 from app.search.curves.quadrature import NUM_NODES, evidence, uniform
 from tests.curves.recordings import HORIZON, accuracies, curve
-from tests.plans import tried
+from tests.plans import max_examples
 
 ENDED = accuracies(9, seed=8)
 
 
-@tried(30)
+@max_examples(30)
 @given(st.integers(0, 2**32), st.integers(30, 200))
 def test_a_pool_is_as_good_as_its_best_member(seed: int, rows: int) -> None:
     """Up to the few votes of the prior."""
@@ -97,7 +97,7 @@ def test_few_ended_curves_do_no_harm() -> None:
         assert posterior.spread([100])[0, 0] < 0.6
 
 
-@tried(30)
+@max_examples(30)
 @given(st.data())
 def test_no_curve_is_its_own_example(data: st.DataObject) -> None:
     """The drift predicts the same for an ended curve and for an open one, beside any other curves."""
@@ -121,7 +121,7 @@ def test_no_curve_is_its_own_example(data: st.DataObject) -> None:
                 assert getattr(one, part)[mine] == pytest.approx(getattr(other, part))
 
 
-@tried(50)
+@max_examples(50)
 @given(st.data())
 def test_ended_curves_are_straight_between_evaluations(data: st.DataObject) -> None:
     steps = st.lists(st.integers(0, 100), min_size=1, max_size=6, unique=True).map(sorted)
@@ -131,7 +131,7 @@ def test_ended_curves_are_straight_between_evaluations(data: st.DataObject) -> N
     assert Drift(rows).values(step) == pytest.approx([row.value(step) for row in rows])
 
 
-@tried(50)
+@max_examples(50)
 @given(st.lists(st.floats(-100, 100), max_size=12), st.integers(1, 6))
 def test_nearness_is_the_distance_of_that_neighbour(values: list[float], neighbours: int) -> None:
     expected = [sorted(abs(a - b) for b in values)[min(neighbours, len(values) - 1)] for a in values]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.search.curves import Curve, CurveModel, Posterior
 from app.search.curves.curve import curve_scale, study_scale
 from tests.curves.recordings import HORIZON, STEPS, accuracies, curve
-from tests.plans import tried
+from tests.plans import max_examples
 
 LATER = [60, 80, 100]
 ENDED = accuracies(24, seed=1)
@@ -35,7 +35,7 @@ def ask(model: CurveModel, values: Any = UNDER_WAY, until: int = 40) -> Posterio
 # ------------------------------------------------------------------------------------------------------ any metric
 
 
-@tried(10)
+@max_examples(10)
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.booleans(), st.booleans())
 def test_the_unit_of_the_metric_and_its_direction_do_not_matter(
     shift: float, factor: float, flip: bool, learnt: bool
@@ -92,7 +92,7 @@ def test_a_crash_of_any_size_spoils_no_other_curve(mode: Any) -> None:
     assert np.median(spread) < 0.2 and np.isfinite(posterior.mean(LATER)).all()
 
 
-@tried(50)
+@max_examples(50)
 @given(st.lists(st.floats(0.2, 0.8), min_size=1, max_size=20), st.sampled_from(["min", "max"]))
 def test_bounds_clip_and_are_no_unit(values: list[float], mode: Any) -> None:
     """Distant bounds have no effect: a curve within them has the scale that it has without them."""
@@ -102,7 +102,7 @@ def test_bounds_clip_and_are_no_unit(values: list[float], mode: Any) -> None:
         assert near.to_metric(near.to_units(np.array([-5.0, 5.0]))) == pytest.approx([0.0, 1.0], abs=1e-9)
 
 
-@tried(50)
+@max_examples(50)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=20), st.sampled_from(["min", "max"]))
 def test_the_scale_is_monotone_and_goes_back(values: list[int], mode: Any) -> None:
     scale = study_scale(mode, (None, None), values)
@@ -116,7 +116,7 @@ def test_the_scale_is_monotone_and_goes_back(values: list[int], mode: Any) -> No
 
 
 @pytest.mark.slow
-@tried(12)
+@max_examples(12)
 @given(st.data())
 def test_any_curve_has_an_answer(data: st.DataObject) -> None:
     """Uneven steps, no points or one, constants, numbers of any size; the answer is the same beside other curves."""
@@ -147,7 +147,7 @@ EXTREME = [LARGEST, -LARGEST, 1e200, 5e-324, 0.0, 0.5]
 EXTREME_CURVES = st.lists(st.sampled_from(EXTREME), min_size=len(STEPS), max_size=len(STEPS))
 
 
-@tried(12)
+@max_examples(12)
 @given(
     EXTREME_CURVES,
     st.lists(EXTREME_CURVES, max_size=6),

@@ -10,7 +10,7 @@ from scipy.stats import kstest, multivariate_normal
 
 from app.search.curves import quadrature as q
 from app.search.curves.curve import FAMILIES, NUM_SHAPES, shapes
-from tests.plans import tried
+from tests.plans import max_examples
 
 Array = q.Array
 
@@ -54,7 +54,7 @@ def test_a_wrong_prior_is_noticed() -> None:
     assert kstest(fits.predict(np.ones(250)).below(curves[:, 19]), "uniform").pvalue < 0.003
 
 
-@tried(20)
+@max_examples(20)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.booleans())
 def test_evidence_and_prediction_follow_the_definition(seed: int, number: int, even: bool) -> None:
     rng = np.random.default_rng(seed)

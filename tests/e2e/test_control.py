@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from stacks import Service, wait_for
-from toys import curves, executed, grid, switch, trials
+from toys import curves, grid, switch, trained_steps, trials
 
 from stagetree.client import Conflict, NotFound
 
@@ -36,10 +36,10 @@ def test_a_paused_study_goes_on_where_it_was(stack: Service, slow: Path) -> None
     stack.wait_for_step(study, 3)
     assert stack.client.pause(study)["state"] == "paused"
     idle(stack, study)
-    steps = executed(stack, study)
+    steps = trained_steps(stack, study)
     assert 0 < steps < 56
     time.sleep(0.3)
-    assert executed(stack, study) == steps
+    assert trained_steps(stack, study) == steps
     slow.unlink()
     assert stack.client.resume(study)["state"] == "running"
     assert stack.wait(study)["steps"]["executed"] == 56
@@ -56,10 +56,10 @@ def test_pausing_one_study_leaves_the_other_what_they_share(stack: Service, slow
     stack.client.pause(first)
     slow.unlink()
     assert stack.wait(second)["state"] == "completed"
-    assert executed(stack, first, second) == 30
+    assert trained_steps(stack, first, second) == 30
     stack.client.resume(first)
     assert stack.wait(first)["trials"][0]["state"] == "completed"
-    assert executed(stack, first, second) == 30
+    assert trained_steps(stack, first, second) == 30
 
 
 def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> None:
@@ -83,7 +83,7 @@ def test_what_a_cancelled_study_trained_serves_the_next(stack: Service) -> None:
     stack.wait_for_step(first, 8)
     stack.client.cancel(first)
     idle(stack, first)
-    done = executed(stack, first)
+    done = trained_steps(stack, first)
     second = stack.run(trials("heir", ({}, done + 5), seconds=0.03))
     assert second["steps"]["executed"] == 5
 

@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ProgrammingError
-from stacks import ROOT, TRAINERS, Cluster, answers, wait_for
+from stacks import ROOT, TRAINERS, Cluster, accepts_connections, wait_for
 from toys import grid
 
 from app.embedded.machine import redis_server, reserve
@@ -102,7 +102,7 @@ def test_a_study_is_trained_by_processes_that_may_do_no_more_than_they_must(apar
     for name in OF:
         assert "permission" not in apart.log(name).lower() and "NoPermission" not in apart.log(name), apart.log(name)
     api = Redis.from_url(apart.settings["STAGETREE_BROKER_URL"].replace("worker:stagetree-worker", "api:stagetree-api"))
-    wait_for("the broker", lambda: answers(api))
+    wait_for("the broker", lambda: accepts_connections(api))
     with pytest.raises(NoPermissionError):
         api.lpush("stagetree:gpu0", "{}")
     with pytest.raises(NoPermissionError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stacks import Cluster, Service, wait_for
-from toys import curves, executed, grid, switch, trials
+from toys import curves, grid, switch, trained_steps, trials
 
 
 def test_a_study_that_comes_while_another_runs_shares_the_stage_under_way(stack: Service) -> None:
@@ -16,7 +16,7 @@ def test_a_study_that_comes_while_another_runs_shares_the_stage_under_way(stack:
     second = stack.submit(trials("meet", ({}, 45), branching, seconds=0.1))
     assert stack.wait(first)["state"] == stack.wait(second)["state"] == "completed"
     assert stack.client.study(second)["steps"]["executed"] == 10  # from 40 to 50: the rest was under way
-    assert executed(stack, first, second) == 70
+    assert trained_steps(stack, first, second) == 70
     alone = stack.submit(trials("meet", ({}, 45), branching, seconds=0.0, merge=False, eval_every=None))
     stack.wait(alone)
     values = [[trial["value"] for trial in stack.client.trials(study)] for study in (second, alone)]
@@ -44,7 +44,7 @@ def test_two_studies_at_once_on_a_cluster_train_their_union_once(cluster: Cluste
     second = cluster.submit(grid("union", seconds=0.01, tuner={"kind": "grid", "max_steps": 14}))
     assert cluster.wait(first)["state"] == cluster.wait(second)["state"] == "completed"
     longest = cluster.client.study(second)
-    assert executed(cluster, first, second) == longest["steps"]["unique"]
+    assert trained_steps(cluster, first, second) == longest["steps"]["unique"]
 
 
 # Decays that come late on a trunk under way, real processes: the idle slot begins at the trunk's last checkpoint.

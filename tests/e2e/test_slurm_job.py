@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fake_slurm import install
 from stacks import PATIENCE, Cluster, wait_for
-from toys import executed, switch, trials
+from toys import switch, trained_steps, trials
 
 from app.events.sql_records import SqlRecords
 
@@ -71,7 +71,7 @@ def test_all_processes_of_a_task_are_asked_to_end_and_nothing_is_lost(
     assert task.wait(60) == 0
     assert row() is None
     assert cluster.wait(study)["state"] == "completed"
-    assert executed(cluster, study) == cluster.client.study(study)["steps"]["unique"]
+    assert trained_steps(cluster, study) == cluster.client.study(study)["steps"]["unique"]
 
 
 # ------------------------------------------------------------------------------------------------ the printed job
@@ -134,7 +134,7 @@ def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_
     wait_for(f"life {last}", lambda: f"life {last} with loaded modules" in job.output())
     go_on.unlink()
     assert cluster.wait(study)["state"] == "completed"
-    assert executed(cluster, study) == cluster.client.study(study)["steps"]["unique"] == 160
+    assert trained_steps(cluster, study) == cluster.client.study(study)["steps"]["unique"] == 160
     (job.state / "limit").touch()
     assert job.process.wait(PATIENCE) == 0, job.output()
     assert f"life {last + 1}" not in job.output(), "no study runs any more"

@@ -22,7 +22,7 @@ RUNTIME += ("weight_files",)
 MEASURES_MEMORY = "test_training_says_how_much_memory_its_model_took_and_not_the_one_before"
 
 
-def without_linux(folder: Path) -> dict[str, str]:
+def linux_free_environment(folder: Path) -> dict[str, str]:
     """The environment of a Python in which the calls are missing."""
     (folder / "sitecustomize.py").write_text(WITHOUT)
     given = {name: value for name, value in os.environ.items() if name != "STAGETREE_TEST_PART"}
@@ -31,7 +31,7 @@ def without_linux(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_study_runs_to_its_end_without_what_only_linux_has(tmp_path: Path) -> None:
-    environment = without_linux(tmp_path)
+    environment = linux_free_environment(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(grid("elsewhere")))
     command = [sys.executable, "-P", "-m", "stagetree", "run", "study.yaml", "--slots", "1", "-o", "json"]
     whole = [*command, "--trainers", TOYS[0]]
@@ -49,7 +49,7 @@ def test_the_tests_of_training_processes_pass_without_what_only_linux_has(tmp_pa
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"not {MEASURES_MEMORY}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],
-        cwd=ROOT, env=without_linux(tmp_path), capture_output=True, text=True, timeout=1200, check=False,
+        cwd=ROOT, env=linux_free_environment(tmp_path), capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
 
@@ -59,5 +59,5 @@ def test_the_calls_are_missing(tmp_path: Path) -> None:
     code = "import os; from stagetree.system import files, processes; print(files.lists_descriptors(), " \
         "hasattr(os, 'pidfd_open'), [*processes.fields_of_processor()])"  # fmt: skip
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=without_linux(tmp_path), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=linux_free_environment(tmp_path), capture_output=True, text=True, check=True)
     assert done.stdout == "False False []\n"

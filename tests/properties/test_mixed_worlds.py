@@ -21,7 +21,7 @@ from app.scheduling.fair_share import fair_share
 from app.scheduling.retention import deletion_order
 from app.search.replay import replay
 from stagetree.sequences import parse
-from tests.plans import POLICIES, tried
+from tests.plans import POLICIES, max_examples
 from tests.strategies import sequences
 from tests.tuners.test_every_tuner import KINDS
 from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers
@@ -137,7 +137,7 @@ RATES = st.just(SHARING["lr"]) | st.lists(sequences().map(lambda each: each.to_j
 """Decays that share beginnings, or sequences of all families."""
 
 
-@tried(20)
+@max_examples(20)
 @given(seed=st.integers(0, 10**9), rates=RATES)
 def test_invariants_hold_under_any_events(seed: int, rates: list[Any]) -> None:
     world = World(seed, rates)

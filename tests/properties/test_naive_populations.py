@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import unlucky
 
 PBT = {"kind": "pbt", "population_size": 10, "ready_steps": 3, "max_steps": 12}
@@ -77,7 +77,7 @@ class Naive:
 
 
 @pytest.mark.parametrize("slots", [1, 4, 30])
-@tried(4)
+@max_examples(4)
 @given(seed=st.integers(0, 10**6))
 def test_every_decision_follows_appendix_a_3(slots: int, seed: int) -> None:
     study, naive = unlucky(PBT, seed, slots), Naive(PBT["population_size"])

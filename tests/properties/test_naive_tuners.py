@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
 from stagetree.spec.tuners.rungs import bracket_sizes
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import unlucky
 
 Decision = tuple[str, int, int]
@@ -256,7 +256,7 @@ CASES |= {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@tried(6)
+@max_examples(6)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 2, 5, 40]))
 def test_every_decision_follows_the_papers(case: str, seed: int, slots: int) -> None:
     """With ties, failures, lost workers and trials that users cancel."""

@@ -18,7 +18,7 @@ from stagetree import StudySpec
 from stagetree.space import Space
 from stagetree.space import distinct as module
 from stagetree.space.distinct import UniqueSamples
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
 
 VALUES = st.lists(st.sampled_from([0.1, 0.2, 0.3, "a", True]), min_size=1, max_size=4)
@@ -58,7 +58,7 @@ def trials(world: Simulator) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@tried(60)
+@max_examples(60)
 @given(space=SPACES, seed=st.integers(0, 99), kind=st.sampled_from(["random", "sobol", "halton"]))
 def test_the_whole_space_is_covered_once(space: Any, seed: int, kind: str) -> None:
     tuner = MANY | {"kind": "asha", "min_steps": 1, "sampler": kind, "sampling_seed": seed}
@@ -70,7 +70,7 @@ def test_the_whole_space_is_covered_once(space: Any, seed: int, kind: str) -> No
     assert len(found) == len(set(found)) and set(found) == whole(space)
 
 
-@tried(40)
+@max_examples(40)
 @given(space=SPACES, seed=st.integers(0, 99))
 def test_the_tuner_random_too(space: Any, seed: int) -> None:
     study = spec(MANY | {"kind": "random", "sampling_seed": seed}, space=space)
@@ -184,7 +184,7 @@ def test_a_study_is_distinct_and_found_again_by_its_file() -> None:
 
 
 @pytest.mark.slow
-@tried(20)
+@max_examples(20)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 4]))
 def test_a_study_with_failures_draws_no_repeats(seed: int, slots: int) -> None:
     tuner = {"kind": "asha", "num_trials": 30, "min_steps": 1, "max_steps": STEPS, "eta": 2, "distinct": True}

@@ -18,7 +18,7 @@ from app.domain import events as e
 from app.domain.terms import NodeId, StudyId, StudyState, VerificationKind
 from app.exactness import trial_marks
 from app.exactness.suspicions import whole_trials
-from tests.plans import steps, tried
+from tests.plans import max_examples, steps
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
 PLACES = st.lists(st.integers(1, 17), min_size=1, max_size=5)
@@ -78,7 +78,7 @@ def crossed(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
 
 
 @example(ends=[6, 8], late=9, every=None, slots=1)
-@tried(60)
+@max_examples(60)
 @given(ends=PLACES, late=st.integers(1, 18), every=EVERY, slots=SLOTS)
 def test_a_fault_is_found_however_late_it_shows(ends: list[int], late: int, every: int | None, slots: int) -> None:
     """A comparison that began at a kept state broke where the other way had broken, and both were wrong alike."""
@@ -88,7 +88,7 @@ def test_a_fault_is_found_however_late_it_shows(ends: list[int], late: int, ever
     assert workers.scene.plan().first_difference is not None or not is_wrong
 
 
-@tried(30)
+@max_examples(30)
 @given(late=st.integers(1, 18), every=EVERY, slots=SLOTS, share=st.floats(0, 1))
 def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | None, slots: int, share: float) -> None:
     workers = trained(ASHA, every, slots, forgets=True, late=late)
@@ -98,7 +98,7 @@ def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | N
     assert workers.scene.plan().first_difference is not None or not is_wrong
 
 
-@tried(30)
+@max_examples(30)
 @given(ends=PLACES, late=st.integers(1, 18), every=EVERY, slots=SLOTS, share=st.floats(0, 1), asha=st.booleans())
 def test_a_right_trainer_is_exact_in_every_trial(
     ends: list[int], late: int, every: int | None, slots: int, share: float, asha: bool
@@ -122,7 +122,7 @@ def trials(draw: st.DrawFn) -> Json:
     return {"kind": "trials", "trials": [{"hp": hp, "steps": asked} for hp, asked in several]}
 
 
-@tried(60)
+@max_examples(60)
 @given(tuner=st.one_of(trials(), st.just(ASHA)), every=EVERY, slots=SLOTS)
 def test_each_hand_over_is_crossed_from_step_0_without_a_break(tuner: Json, every: int | None, slots: int) -> None:
     workers = trained(tuner, every, slots)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from assignments import FENCE, WORK
 from scenes import AWAY, LEASE, ONE, Scene, rates, times, trials
-from transactions import free as free_slots
+from transactions import free_slots
 
 from app.domain import events as e
 from app.domain.search_plan import MAX_LOST

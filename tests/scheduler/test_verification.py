@@ -23,7 +23,7 @@ from app.exactness import Judgement, judge, trial_marks, verdict_text
 from app.search.replay import replay
 from app.simulation.what_if import what_if
 from app.workers.scheduler.tick import Scheduler
-from tests.plans import tried
+from tests.plans import max_examples
 
 
 def decay(at: int, gamma: float = 0.5) -> Json:
@@ -391,7 +391,7 @@ def test_a_proof_that_always_comes_to_nothing_holds_up_nobody() -> None:
     assert judged(workers).verdict in (Verdict.CHECKED, Verdict.UNCHECKED)
 
 
-@tried(25)
+@max_examples(25)
 @given(
     ends=st.lists(st.integers(1, 11), min_size=1, max_size=5),
     late=st.integers(0, 14),
@@ -408,7 +408,7 @@ def test_no_number_without_a_mark_differs_from_the_trial_alone(
 
 
 @example(ends=[13, 3], every=7, slots=1, steps=14)
-@tried(25)
+@max_examples(25)
 @given(
     ends=st.lists(st.integers(1, 17), min_size=1, max_size=5),
     every=st.integers(2, 12),
@@ -427,7 +427,7 @@ def test_what_shows_only_where_an_epoch_ends_behind_a_break_has_a_mark(
         assert_never_wrong_in_silence(workers, workers.scene.study())
 
 
-@tried(25)
+@max_examples(25)
 @given(ends=st.lists(st.integers(1, 11), min_size=1, max_size=5), late=st.integers(0, 14), slots=st.integers(1, 4))
 def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: int) -> None:
     workers = ran(ladder(*ends), slots, fields={"eval_every": 3}, late=late)

@@ -17,7 +17,7 @@ from app.domain.terms import ChainId, NodeId
 from app.scheduling.costs import Costs, TimedStage, hindsight_errors
 from app.scheduling.frontier import Frontier, Span
 from app.scheduling.gangs import fitting_spans
-from tests.plans import Story, tried
+from tests.plans import Story, max_examples
 
 
 def measured(story: Story, bs: float, seconds_per_step: float, lr: float = 0.1) -> None:
@@ -90,7 +90,7 @@ def estimate(story: Story, costs: Costs, bs: float, lr: float = 0.1) -> float:
     return costs.seconds_per_step(node)
 
 
-@tried(50)
+@max_examples(50)
 @given(st.floats(0.001, 1), st.floats(-1, 2))
 def test_a_law_of_powers_is_recovered(unit: float, power: float) -> None:
     story, costs = Story(), Costs()
@@ -102,7 +102,7 @@ def test_a_law_of_powers_is_recovered(unit: float, power: float) -> None:
     assert estimate(story, costs, 64) == pytest.approx(unit * 65**power), "a measured cost is not estimated"
 
 
-@tried(100)
+@max_examples(100)
 @given(
     st.lists(st.tuples(st.floats(-1e12, 1e12), st.floats(0, 1e9)), min_size=1, max_size=8, unique_by=lambda row: row[0])
 )
@@ -118,7 +118,7 @@ def test_an_estimate_is_always_a_time(rows: list[tuple[float, float]]) -> None:
 SECONDS = st.tuples(st.integers(1, 512), st.sampled_from([0.1, 0.01]), st.floats(0.01, 10))
 
 
-@tried(50)
+@max_examples(50)
 @given(st.lists(SECONDS, min_size=4, max_size=8, unique_by=lambda row: row[:2]))
 def test_the_error_of_estimates_is_that_of_each_setting_by_the_others(rows: list[tuple[int, float, float]]) -> None:
     whole, costs = Story(), Costs()
@@ -167,7 +167,7 @@ def test_each_stage_is_held_against_what_was_known_when_it_began() -> None:
 STAGES = st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 10), st.integers(0, 20), st.integers(1, 9)), max_size=9)
 
 
-@tried(50)
+@max_examples(50)
 @given(STAGES)
 def test_what_ends_later_changes_no_error_of_before(rows: list[tuple[int, float, int, int]]) -> None:
     story = Story()

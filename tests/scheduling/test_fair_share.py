@@ -22,7 +22,7 @@ from app.scheduling.fair_share import ShareRequest, critical_path, fair_share, s
 from app.scheduling.frontier import Frontier
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
-from tests.plans import METRIC, OPENED, Story, study_of, tried
+from tests.plans import METRIC, OPENED, Story, max_examples, study_of
 
 A, B, C = (StudyId(name) for name in "abc")
 
@@ -53,7 +53,7 @@ CLAIMS = st.builds(
 )
 
 
-@tried(200)
+@max_examples(200)
 @given(slots=st.integers(1, 64), found=st.lists(CLAIMS, min_size=1, max_size=8))
 def test_no_study_could_have_more_without_one_that_has_less_for_its_weight(
     slots: int, found: list[ShareRequest]
@@ -130,7 +130,7 @@ STUDIES = st.lists(
 
 
 @pytest.mark.slow
-@tried(8)
+@max_examples(8)
 @given(seed=st.integers(0, 10**6), studies=STUDIES)
 def test_shares_are_within_five_percent_over_any_twenty_stages(seed: int, studies: list[dict[str, Any]]) -> None:
     """Eight studies on 64 slots, with stages of any length that end in any order."""

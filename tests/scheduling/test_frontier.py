@@ -17,7 +17,7 @@ from app.domain.terms import StudyId
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import MOST_ESTIMATES, Frontier, Span
 from app.scheduling.placement import lead_trial
-from tests.plans import Story, missing, steps, tried, urgencies, urgencies_of
+from tests.plans import Story, max_examples, missing, steps, urgencies, urgencies_of
 from tests.scheduling.histories import Histories
 
 
@@ -183,4 +183,4 @@ def test_a_look_estimates_so_many_nodes_anew_however_often_it_refreshes() -> Non
 
 
 def test_the_frontier_is_the_stage_tree_after_any_history() -> None:
-    run_state_machine_as_test(History, settings=tried(120, stateful_step_count=50))
+    run_state_machine_as_test(History, settings=max_examples(120, stateful_step_count=50))

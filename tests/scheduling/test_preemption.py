@@ -17,7 +17,7 @@ from app.domain.terms import ChainOutcome, StudyId
 from app.scheduling.fair_share import ShareRequest, fair_share, shares
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.simulator import TICK_SECONDS, Simulator
-from tests.plans import METRIC, OPENED, tried
+from tests.plans import METRIC, OPENED, max_examples
 
 A, B, C = (StudyId(name) for name in "abc")
 TURN = 60.0
@@ -156,7 +156,7 @@ def claims_of(world: World, slots: int) -> dict[StudyId, ShareRequest]:
 
 
 @pytest.mark.slow
-@tried(6)
+@max_examples(6)
 @given(seed=st.integers(0, 10**6), studies=STUDIES)
 def test_shares_are_within_five_percent_over_any_twenty_stages(seed: int, studies: list[dict[str, Any]]) -> None:
     """Eight studies on 64 slots, whose stages are of any length and end in any order."""
@@ -187,7 +187,7 @@ def _check_window(
 
 
 @pytest.mark.slow
-@tried(15)
+@max_examples(15)
 @given(
     seed=st.integers(0, 10**6),
     slots=st.integers(1, 6),
@@ -211,7 +211,7 @@ def test_slots_do_not_go_to_and_fro(seed: int, slots: int, arrivals: list[tuple[
     assert all(event.seconds >= LEAST_SECONDS for event in ended if event.outcome == ChainOutcome.STOPPED)
 
 
-@tried(15)
+@max_examples(15)
 @given(seed=st.integers(0, 10**6), slots=st.integers(2, 8), studies=st.integers(2, 4))
 def test_no_study_waits_while_another_has_more_than_its_share(seed: int, slots: int, studies: int) -> None:
     """Where there is a slot for each study, a new one has it as soon as a chain may be stopped at all."""

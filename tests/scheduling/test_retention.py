@@ -15,7 +15,7 @@ from app.domain.search_plan import Node, PlacedCheckpoint, SearchPlan
 from app.scheduling.costs import Costs
 from app.scheduling.frontier import Frontier
 from app.scheduling.retention import deletion_order, select_checkpoints
-from tests.plans import METRIC, Story, steps, tried
+from tests.plans import METRIC, Story, max_examples, steps
 from tests.tuners.worlds import STUDY, simulator, spec
 
 
@@ -171,7 +171,7 @@ def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
     assert story.plan.metrics(story.trial(other), 10)
 
 
-@tried(60)
+@max_examples(60)
 @given(seed=st.integers(0, 10**9))
 def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
     """As an order that is worked out anew after each one that goes would have it."""
@@ -194,7 +194,7 @@ def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
 # ------------------------------------------------------------------------------------------------ kept on purpose
 
 
-@tried(40)
+@max_examples(40)
 @given(st.data())
 def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) -> None:
     rng = Random(data.draw(st.integers(0, 2**32)))
@@ -228,7 +228,7 @@ def test_nothing_is_kept_twice_or_behind_the_end_of_a_trial() -> None:
     assert checkpoint_needs.steps_to_keep(story.plan, node.id, 4, 7) == []
 
 
-@tried(30)
+@max_examples(30)
 @given(st.integers(0, 10**6), st.sampled_from([1, 3]))
 def test_the_best_state_of_each_trial_is_kept_where_its_value_is_the_best_result(seed: int, slots: int) -> None:
     """With trials that share beginnings, and with all that is kept on purpose left out of it."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import tried
+from plans import max_examples
 from stacks import Json
 
 from app.domain import events as e
@@ -106,7 +106,7 @@ SECONDS = st.lists(st.sampled_from([0.5, 0.55, 0.7, 0.9, 1.2]), min_size=1, max_
 
 
 @pytest.mark.slow
-@tried(50)
+@max_examples(50)
 @given(
     slots=st.integers(1, 8),
     drawn=TRIALS,
@@ -162,7 +162,7 @@ def busy(world: Simulator) -> dict[str, list[Spell]]:
 
 
 @pytest.mark.slow
-@tried(100)
+@max_examples(100)
 @given(
     slots=st.integers(4, 8),
     studies=st.lists(st.tuples(TRIALS, RANKS, st.sampled_from([1.0, 2.0])), min_size=1, max_size=3),

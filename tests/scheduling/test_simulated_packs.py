@@ -25,7 +25,7 @@ from app.search.tuners import TunerDriver
 from app.simulation.pace import even_packs
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.plans import METRIC, OPENED, study_of, tried
+from tests.plans import METRIC, OPENED, max_examples, study_of
 from tests.strategies import Trial, spaces
 
 SECONDS = {"0": 1.0, "2": 0.1, "4": 2.0}
@@ -53,7 +53,7 @@ def test_lanes_that_nobody_has_cost_what_others_do() -> None:
 SECONDS_OF_PASSES = st.fixed_dictionaries({width: st.floats(1e-6, 1e3) for width in ("0", "2", "4", "8")})
 
 
-@tried(200)
+@max_examples(200)
 @given(st.floats(1, 20), st.sampled_from([2, 4, 8]), SECONDS_OF_PASSES)
 def test_another_width_is_named_only_where_it_is_the_fastest_and_worth_it(
     trials: float, width: int, seconds: dict[str, float]
@@ -68,7 +68,7 @@ def test_another_width_is_named_only_where_it_is_the_fastest_and_worth_it(
     assert speeds[0] == 1.0
 
 
-@tried(100)
+@max_examples(100)
 @given(st.sampled_from([2, 4, 8]), SECONDS_OF_PASSES)
 def test_one_trial_by_itself_needs_no_pack_that_takes_longer(width: int, seconds: dict[str, float]) -> None:
     slow = {each: max(taken, 2 * seconds["0"]) if each != "0" else taken for each, taken in seconds.items()}
@@ -111,7 +111,7 @@ def packs(simulator: Simulator) -> list[list[e.ChainAssigned]]:
 
 
 @pytest.mark.slow
-@tried(60)
+@max_examples(60)
 @given(spaces(), SLOTS, WIDTHS)
 def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], slots: int, width: int) -> None:
     simulated = submitted(study_of(trials).to_json(), width, slots)
@@ -124,7 +124,7 @@ def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], sl
 
 
 @pytest.mark.slow
-@tried(60)
+@max_examples(60)
 @given(spaces(), WIDTHS)
 def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials: list[Trial], width: int) -> None:
     spec = study_of(trials).to_json()
@@ -133,7 +133,7 @@ def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials
 
 
 @pytest.mark.slow
-@tried(40)
+@max_examples(40)
 @given(spaces(), SLOTS, WIDTHS, st.floats(0.5, 8))
 def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
     trials: list[Trial], slots: int, width: int, pass_times: float
@@ -149,7 +149,7 @@ def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
 
 
 @pytest.mark.slow
-@tried(40)
+@max_examples(40)
 @given(spaces(), SLOTS, WIDTHS)
 def test_what_a_device_refuses_is_never_packed_there(trials: list[Trial], slots: int, width: int) -> None:
     simulated = submitted(study_of(trials).to_json(), width, slots)
@@ -260,7 +260,7 @@ def arms(simulator: Simulator) -> list[tuple[Any, int]]:
 
 
 @pytest.mark.slow
-@tried(6)
+@max_examples(6)
 @given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from([{"kind": "hyperband"}, SHA]))
 def test_packs_change_neither_arms_nor_promotions(seed: int, slots: int, width: int, tuner: dict[str, Any]) -> None:
     alone, packed = (searched(packing=packing, slots=slots, seed=seed, **tuner) for packing in (0, width))
@@ -269,7 +269,7 @@ def test_packs_change_neither_arms_nor_promotions(seed: int, slots: int, width: 
 
 
 @pytest.mark.slow
-@tried(6)
+@max_examples(6)
 @given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from(["asha", "async_hyperband"]))
 def test_an_asynchronous_search_has_the_same_arms_and_promotes_by_its_rule(
     seed: int, slots: int, width: int, kind: str

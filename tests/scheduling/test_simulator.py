@@ -19,7 +19,7 @@ from app.search.tuners import TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.plans import METRIC, OPENED, POLICIES, study_of, tried
+from tests.plans import METRIC, OPENED, POLICIES, max_examples, study_of
 from tests.strategies import Trial, spaces
 
 SLOTS = st.integers(1, 4)
@@ -53,7 +53,7 @@ def steps_needed(*studies: list[Trial]) -> int:
 
 
 @pytest.mark.slow
-@tried(60)
+@max_examples(60)
 @given(spaces(), SLOTS, st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_each_unique_step_is_run_once_and_no_slot_waits_for_nothing(
     trials: list[Trial], slots: int, policy: str, merge: bool
@@ -72,7 +72,7 @@ def test_each_unique_step_is_run_once_and_no_slot_waits_for_nothing(
 
 
 @pytest.mark.slow
-@tried(40)
+@max_examples(40)
 @given(spaces(), spaces(), SLOTS)
 def test_studies_on_one_plan_train_what_they_share_once(first: list[Trial], second: list[Trial], slots: int) -> None:
     simulated = simulator(slots)
@@ -83,7 +83,7 @@ def test_studies_on_one_plan_train_what_they_share_once(first: list[Trial], seco
 
 
 @pytest.mark.slow
-@tried(40)
+@max_examples(40)
 @given(spaces(), SLOTS, st.integers(0, 20))
 def test_the_same_study_again_costs_nothing_whenever_it_comes(trials: list[Trial], slots: int, events: int) -> None:
     simulated = simulator(slots)
@@ -98,7 +98,7 @@ def test_the_same_study_again_costs_nothing_whenever_it_comes(trials: list[Trial
 
 
 @pytest.mark.slow
-@tried(40)
+@max_examples(40)
 @given(spaces(), spaces(), SLOTS, st.integers(0, 20))
 def test_a_study_that_comes_later_is_answered(first: list[Trial], second: list[Trial], slots: int, events: int) -> None:
     simulated = simulator(slots)

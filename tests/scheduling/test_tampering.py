@@ -20,7 +20,7 @@ from app.domain import events as e
 from app.domain.terms import StudyId
 from app.search.replay import Replay, replay
 from app.simulation.simulator import Simulator
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import SHARING, STUDY, faults, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
@@ -93,7 +93,7 @@ def others(value: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@tried(100)
+@max_examples(100)
 @given(number=st.integers(0, 7), data=st.data())
 def test_whatever_field_is_changed(number: int, data: st.DataObject) -> None:
     log = [*world(number).events]
@@ -139,7 +139,7 @@ def test_wherever_it_is_cut(number: int) -> None:
         assert read(log[place:]).difference is not None
 
 
-@tried(30)
+@max_examples(30)
 @given(number=st.integers(0, 7), data=st.data())
 def test_whatever_is_said_twice_or_elsewhere(number: int, data: st.DataObject) -> None:
     log = [*world(number).events]

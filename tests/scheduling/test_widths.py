@@ -19,7 +19,7 @@ from app.scheduling.widths import NEAR, WORTHWHILE, batch_of, choose_width, cove
 from app.search.replay import replay
 from app.search.tuners import TunerDriver
 from app.simulation.simulator import Simulator
-from tests.plans import METRIC, OPENED, Story, steps, study_of, tried
+from tests.plans import METRIC, OPENED, Story, max_examples, steps, study_of
 from tests.strategies import Trial, spaces
 
 STUDY = StudyId("study")
@@ -131,7 +131,7 @@ def test_what_was_measured_of_narrow_packs_says_nothing_of_wide_ones_that_are_fa
 
 
 @pytest.mark.slow
-@tried(100)
+@max_examples(100)
 @given(spaces(), SLOTS, SECONDS)
 def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(
     trials: list[Trial], slots: int, seconds: dict[str, float]
@@ -141,7 +141,7 @@ def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(
     assert width in (0, *map(int, WIDTHS)) and width <= widest(plan, slots)
 
 
-@tried(100)
+@max_examples(100)
 @given(st.integers(2, 40), SLOTS, SECONDS)
 def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_faster(
     trials: int, slots: int, seconds: dict[str, float]
@@ -160,7 +160,7 @@ def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_fas
 # ------------------------------------------------------------------------------------------------------ in virtual time
 
 
-@tried(40)
+@max_examples(40)
 @given(spaces(), SLOTS, SECONDS)
 def test_the_width_is_chosen_once_before_any_stage_and_all_who_read_the_log_see_the_same(
     trials: list[Trial], slots: int, seconds: dict[str, float]
@@ -176,7 +176,7 @@ def test_the_width_is_chosen_once_before_any_stage_and_all_who_read_the_log_see_
     assert replay(enumerate(events, 1), STUDY).identical
 
 
-@tried(100)
+@max_examples(100)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), SECONDS)
 def test_on_one_slot_trials_with_nothing_in_common_are_never_slower_than_alone(
     lengths: list[int], seconds: dict[str, float]

@@ -18,7 +18,7 @@ from stagetree import Exponential, StudySpec, choice, loguniform, uniform
 from stagetree.advice import advice, afterthoughts
 from stagetree.advice.tuning import reachable_steps
 from stagetree.spec.tuners import RandomTuner
-from tests.plans import tried
+from tests.plans import max_examples
 
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
 ASHA = {"kind": "asha", "num_trials": 40, "min_steps": 4, "max_steps": 32, "eta": 2}
@@ -304,7 +304,7 @@ HALVING = st.one_of(
 
 
 @pytest.mark.slow
-@tried(20)
+@max_examples(20)
 @given(tuner=HALVING, seed=st.integers(0, 10**6), slots=st.integers(1, 4))
 def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slots: int) -> None:
     """Exactly, where the first is the best and so on; no less, for any results and slots."""

@@ -254,7 +254,7 @@ ADVISED: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "answer"), REFUSED, ids=[answer[:60] for _, answer in REFUSED])
-def test_what_is_refused(text: str, answer: str, tmp_path: Path) -> None:
+def test_refused_files(text: str, answer: str, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as refused:

@@ -16,7 +16,7 @@ from stagetree import SpecError, StudySpec, fraction
 from stagetree.sequences import OneCycle, Piecewise, Sequence, parse
 from stagetree.space import Space
 from stagetree.space.references import named_steps
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.strategies import sequences
 
 STUDY: Json = {"name": "bound", "trainer": "toy", "metric": "loss", "mode": "min"}
@@ -62,7 +62,7 @@ def literal(lr: Json, names: list[str]) -> Json:
     return {name: parse(written[name]).to_json() for name in names}
 
 
-@tried(25)
+@max_examples(25)
 @given(
     lengths=st.lists(st.integers(12, 40), min_size=1, max_size=3, unique=True),
     decays=st.lists(st.integers(1, 8), min_size=1, max_size=3, unique=True),

@@ -12,7 +12,7 @@ from app.simulation.preview import plan_study, preview
 from stagetree import StudySpec
 from stagetree.advice.rewrites import Rewrite, rewrites
 from stagetree.sequences import parse
-from tests.plans import tried
+from tests.plans import max_examples
 
 LENGTHS = [1000, 2000, 4000]
 COSINE = {"family": "cosine", "init": 0.1, "min": 0, "period": {"ratio": 1}}
@@ -91,7 +91,7 @@ def test_a_where_that_names_what_is_replaced_leaves_the_rewrite_out() -> None:
     assert "horizon" not in found({"lr": schedule, "max_steps": LENGTHS}, where="lr.init > 0.1")
 
 
-@tried(25)
+@max_examples(25)
 @given(
     lengths=st.lists(st.integers(20, 400), min_size=2, max_size=4, unique=True),
     peaks=st.lists(st.floats(0.01, 1), min_size=1, max_size=3, unique=True),

@@ -19,7 +19,7 @@ from stagetree.sequences import Constant, Held, Values, is_equal_value, is_same_
 from stagetree.spec import StudySpec
 from stagetree.trainer.program import ProgramOrder
 from stagetree.trainer.values import RecordedValues, has_changed
-from tests.plans import tried
+from tests.plans import max_examples
 
 NUMBERS = st.sampled_from([0, 1, 2, 64, 2**53, 10**22]) | st.integers()
 FLOATS = st.sampled_from([0.0, -0.0, 1.0, 2.0, 64.0, 2.0**53, 1e22, 5e-324]) | st.floats(
@@ -34,7 +34,7 @@ def bits(value: Any) -> Any:
     return type(value), pack("d", value) if isinstance(value, float) else value
 
 
-@tried(300)
+@max_examples(300)
 @given(SCALARS, SCALARS)
 @example(1, True)
 @example(1, 1.0)
@@ -48,7 +48,7 @@ def test_two_constants_are_one_exactly_if_type_and_bits_are_equal(one: Any, othe
     assert len(unique_values([one, other])) == (1 if is_same else 2)
 
 
-@tried(200)
+@max_examples(200)
 @given(st.lists(SCALARS, min_size=1, max_size=6))
 def test_a_timeline_delivers_exactly_the_changes(values: list[Any]) -> None:
     sequence = Values(values, list(range(2, 2 * len(values), 2))).to_json()
@@ -59,7 +59,7 @@ def test_a_timeline_delivers_exactly_the_changes(values: list[Any]) -> None:
         assert [*map(bits, timeline.changes(step).values())] == ([] if bits(before) == bits(now) else [bits(now)])
 
 
-@tried(100)
+@max_examples(100)
 @given(st.lists(SCALARS, min_size=1, max_size=4))
 @example([True, 1, 0, False])
 @example([0.5, 1.0, 1])

@@ -26,7 +26,7 @@ from stagetree.sequences import (
     last_change,
     parse,
 )
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.strategies import sequences
 
 STEPS = 60
@@ -307,7 +307,7 @@ def test_a_part_skips_a_whole_number_of_steps() -> None:
 
 
 @given(sequences(), st.integers(0, 40), st.integers(0, 5))
-@tried(200)
+@max_examples(200)
 def test_a_part_that_skips_is_where_its_sequence_would_be(sequence: Sequence, skip: int, origin: int) -> None:
     """Families with many pieces go there without counting them all."""
     part = Piecewise([Part(sequence, skip=skip)])
@@ -318,7 +318,7 @@ def test_a_part_that_skips_is_where_its_sequence_would_be(sequence: Sequence, sk
 
 
 @given(sequences(), st.integers(1, 30))
-@tried(200)
+@max_examples(200)
 def test_parts_that_go_on_are_the_whole(sequence: Sequence, cut: int) -> None:
     """Piece by piece, for any place of the cut: equal parts have equal names."""
     parts = Piecewise([Part(sequence, steps=cut), Part(sequence, skip=cut)])

@@ -26,7 +26,7 @@ from stagetree.advice import advice
 from stagetree.sequences import SequenceError, parse
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners.rung_values import CooldownValue
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.properties.test_naive_tuners import Decision, Naive, asha, hyperband, sha
 from tests.tuners.worlds import STUDY, Table, numbered, simulator, spec, unlucky
 
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], Naive, bool]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@tried(6)
+@max_examples(6)
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 2, 5, 40]))
 def test_every_decision_is_the_papers_with_the_values_of_cooldowns(case: str, seed: int, slots: int) -> None:
     """With ties, failures, lost workers, and trials and cooldowns that users cancel."""

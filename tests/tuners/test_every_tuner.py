@@ -22,7 +22,7 @@ from app.search.tuners import TUNERS, TunerDriver
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ def drawn(**given_by: Any) -> Callable[[Callable[..., None]], Callable[..., None
     """Examples of a property of every tuner: fewer for tuners that fit curves."""
 
     def decorate(law: Callable[..., None]) -> Callable[..., None]:
-        few, many = (tried(examples)(given(**given_by)(law)) for examples in (1, 3))
+        few, many = (max_examples(examples)(given(**given_by)(law)) for examples in (1, 3))
 
         @wraps(many)
         def on_examples(tuner: dict[str, Any], **others: Any) -> None:

@@ -14,7 +14,7 @@ from app.domain.search_plan import Study
 from app.search.replay import replay
 from app.simulation.preview import preview
 from stagetree.spec import SpecError
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
 
 MOST = 20
@@ -37,7 +37,7 @@ def finished(study: Study) -> dict[int, Any]:
 
 @pytest.mark.slow
 @EVERY
-@tried(10)
+@max_examples(10)
 @given(seed=st.integers(0, 10**6), most=st.integers(1, 4), slots=st.sampled_from([1, 3]))
 def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most: int, slots: int) -> None:
     world = simulator(spec(tuner | {"max_steps": MOST, "finish_best": most}), slots=slots, measure=losses(seed))
@@ -59,7 +59,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
 
 @pytest.mark.slow
 @EVERY
-@tried(5)
+@max_examples(5)
 @given(seed=st.integers(0, 10**6))
 def test_it_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> None:
     """On one slot, the tuner decides as without it; but some trials are stopped later, or not."""
@@ -77,7 +77,7 @@ def test_it_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> 
 
 @pytest.mark.slow
 @EVERY
-@tried(5)
+@max_examples(5)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_it_lives_with_failures_and_cancelled_trials(tuner: dict[str, Any], seed: int, data: Any) -> None:
     world = simulator(spec(tuner | {"max_steps": MOST, "finish_best": 2}), slots=2, measure=losses(seed, nans=0.2))

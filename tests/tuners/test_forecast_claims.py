@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.promising import ENOUGH_ENDED, ENOUGH_NEXT, FORETOLD, ForecastProof
-from tests.plans import tried
+from tests.plans import max_examples
 
 MARK, END = 0.5, 10
 
@@ -101,7 +101,7 @@ def test_what_ended_settles_nothing_and_a_judgement_without_a_claim_neither() ->
     assert (found.next.number, found.at_end.number, found.ended) == (0, 0, 0)
 
 
-@tried(60)
+@max_examples(60)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_scores_are_those_of_brier(claims: list[tuple[float, bool, bool]]) -> None:
     found = ForecastProof("accuracy", -1.0, END)

@@ -13,7 +13,7 @@ from app.domain import events as e
 from app.domain.search_plan import Node, Study
 from app.domain.terms import StudyId, digest
 from app.simulation.simulator import Simulator
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import SHARING, spec, stragglers
 
 TUNERS: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ class World:
 
 
 @pytest.mark.slow
-@tried(25)
+@max_examples(25)
 @given(seed=st.integers(0, 10**6), kinds=st.lists(st.sampled_from(sorted(TUNERS)), min_size=2, max_size=3))
 def test_merged_or_alone_every_study_sees_the_same(seed: int, kinds: list[str]) -> None:
     """Where every state is kept, a study that comes late has each evaluation that it would have had alone."""

@@ -20,7 +20,7 @@ from app.search.replay import replay
 from app.search.tuners.rungs import RungFronts, RungScores
 from app.service.views import documents
 from stagetree.spec import StudySpec
-from tests.plans import tried
+from tests.plans import max_examples
 from tests.tuners.worlds import STUDY, Table, losses, numbered, promotions, simulator, spec, stragglers
 
 HALVING: dict[str, dict[str, Any]] = {
@@ -64,7 +64,7 @@ def first(results: list[tuple[float, int]], cut: int, ties: TieOrder, kind: type
     return found
 
 
-@tried(5)
+@max_examples(5)
 @given(st.permutations(range(16)), st.integers(4, 12), st.integers(0, 3))
 def test_equal_trials_have_equal_chances_whatever_their_numbers(numbers: list[int], equal: int, better: int) -> None:
     """Also any two of them together, since neighbours in a grid have adjacent numbers."""
@@ -122,7 +122,7 @@ def test_both_kinds_of_rungs_count_equal_results_alike(values: list[float], seed
 
 
 @pytest.mark.parametrize("kind", HALVING)
-@tried(15)
+@max_examples(15)
 @given(st.permutations(range(60)), st.integers(0, 99), st.randoms(use_true_random=False))
 def test_without_ties_decisions_are_the_same(kind: str, values: list[int], seed: int, rng: Random) -> None:
     """With their reasons, after each result."""
@@ -140,7 +140,7 @@ def test_without_ties_decisions_are_the_same(kind: str, values: list[int], seed:
 
 
 @pytest.mark.parametrize("kind", HALVING)
-@tried(3)
+@max_examples(3)
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_decisions_with_drawn_ties_are_derived_again(kind: str, seed: int, slots: int) -> None:
     made_up = {"measure": losses(seed, digits=0), "seconds": stragglers(seed)}
@@ -197,7 +197,7 @@ def test_what_was_drawn_is_recorded_shown_and_ranked_as_it_was_drawn() -> None:
 
 @pytest.mark.parametrize("kind", ["sha", "hyperband"])
 @pytest.mark.parametrize("fields", [{}, {"constraints": ["loss <= 1.5"]}])
-@tried(5)
+@max_examples(5)
 @given(st.integers(0, 10**6))
 def test_the_leaderboard_has_the_order_of_the_tuner(kind: str, fields: dict[str, Any], seed: int) -> None:
     """The promoted trials of a whole rung are the first ones there."""

@@ -172,7 +172,7 @@ def test_asha_by_prediction_promotes_who_is_behind_and_will_be_ahead() -> None:
         ({"kind": "asha", "num_trials": 4, "min_steps": 1, "promote_by": "predicted"}, {}, "tuner.max_steps"),
     ],
 )
-def test_what_does_not_go_together_is_refused(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
+def test_incompatible_arguments_are_refused(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as refused:
         spec(tuner, space=SPACE, **fields)
     assert [problem.field for problem in refused.value.problems] == [field]

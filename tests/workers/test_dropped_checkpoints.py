@@ -18,7 +18,7 @@ from app.domain import commands as c
 from app.events.database import Database
 from app.scheduling.costs import Costs
 from app.scheduling.retention import deletion_order
-from tests.plans import tried
+from tests.plans import max_examples
 
 
 def results(cluster: Cluster, seed: int, drops: Random | None) -> list[Any]:
@@ -46,7 +46,7 @@ def drop(cluster: Cluster, rng: Random) -> None:
 
 
 @pytest.mark.slow
-@tried(6)
+@max_examples(6)
 @given(seed=st.integers(0, 10**9))
 def test_drop_anything_that_may_go_and_ask_for_anything(seed: int) -> None:
     with TemporaryDirectory() as folder:

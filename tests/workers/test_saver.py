@@ -32,7 +32,7 @@ from app.workers.slot.retry import RetryPolicy
 from app.workers.slot.saver import SAVE_SECONDS, TRIES_BEFORE_NOTE, Saver
 from app.workers.slot.slot_status import SlotStatus
 from app.workers.state import State
-from tests.plans import tried
+from tests.plans import max_examples
 
 CLAIM = Claim("c", "plan", FENCE)
 
@@ -356,7 +356,7 @@ def test_a_folder_that_cannot_be_used_bounds_nothing(tmp_path: Path, caplog: pyt
     assert "are not counted in" in caplog.text
 
 
-@tried(25)
+@max_examples(25)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), max_size=30))
 def test_never_more_than_the_limit_beyond_one_state_each(asked: list[tuple[int, int]]) -> None:
     """A size of 0 takes the oldest state of a slot off."""

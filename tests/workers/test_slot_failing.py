@@ -272,7 +272,7 @@ def test_a_form_of_another_version_is_given_back_and_the_slot_stands_aside(clust
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
-def test_what_another_study_cannot_evaluate_fails_no_trial_of_this_one(cluster: Cluster) -> None:
+def test_a_failed_evaluation_of_another_study_fails_no_trial_of_this_one(cluster: Cluster) -> None:
     """Both share all eight steps; only the other is evaluated at every third."""
     mine, theirs = cluster.submit(spec(({}, 8))), cluster.submit(spec(({}, 8), eval_every=3))
 
