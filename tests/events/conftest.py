@@ -1,4 +1,4 @@
-"""Two slots and a chain, on each kind of database. Time is the test's."""
+"""Two slots and a chain, on each kind of database. The test sets the time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def timed(database_url: str, clock: Clock) -> Iterator[Database]:
 
 @pytest.fixture
 def rows(timed: Database) -> Transactions:
-    """gpu0 is anna's, gpu1 is berta's."""
+    """Rows with slots gpu0, anna's, and gpu1, berta's."""
     each = Transactions(timed)
     each.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
     each.slots.take("gpu1", "berta", instead_of=None, device="cuda:1", host="host", pid=2)

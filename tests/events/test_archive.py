@@ -42,7 +42,7 @@ def submit(records: SqlRecords, plan: PlanId, study: str) -> None:
 
 @pytest.fixture
 def records(database: Database) -> SqlRecords:
-    """A plan with a study that was given up, and one with a study that runs; their events take turns."""
+    """A plan with a cancelled study, and one with a running study; their events alternate."""
     made = SqlRecords(database)
     submit(made, OLD, "over")
     submit(made, NEW, "running")
@@ -52,9 +52,7 @@ def records(database: Database) -> SqlRecords:
     return made
 
 
-def test_an_archived_plan_is_read_as_before_and_comes_back_to_its_places(
-    records: SqlRecords, database: Database
-) -> None:
+def test_an_archived_plan_is_read_and_restored_with_its_positions(records: SqlRecords, database: Database) -> None:
     before, tail, plan = records.log.read(OLD), records.log.tail(), Plans(records.log).get(OLD)
     packed = archive.archive(database, OLD, LATER)
     assert packed is not None and packed.events == len(before)
@@ -70,7 +68,9 @@ def test_an_archived_plan_is_read_as_before_and_comes_back_to_its_places(
 
 
 @pytest.mark.parametrize("expected", [None, 0, "its version"])
-def test_nothing_is_added_to_it(records: SqlRecords, database: Database, expected: int | str | None) -> None:
+def test_no_event_is_added_to_an_archived_plan(
+    records: SqlRecords, database: Database, expected: int | str | None
+) -> None:
     head, note = records.log.head(), e.StudyStruck(study=StudyId("over"), reason="", at=LATER)
     at = records.log.version(OLD) if isinstance(expected, str) else expected
     archive.archive(database, OLD, LATER)
@@ -83,7 +83,7 @@ def test_nothing_is_added_to_it(records: SqlRecords, database: Database, expecte
     assert records.log.head() == head
 
 
-def test_what_goes_on_is_not_archived(records: SqlRecords, database: Database) -> None:
+def test_an_active_plan_is_not_archived(records: SqlRecords, database: Database) -> None:
     assert archive.old(database, LATER) == [OLD]
     assert archive.old(database, 1.5) == []
     with pytest.raises(StateConflict, match="not over"):
@@ -98,14 +98,14 @@ def test_a_struck_study_is_struck_in_the_archive_too(records: SqlRecords, databa
     assert records.log.struck_studies(OLD) == {"over"}
 
 
-def test_notes_are_erased_there_too(records: SqlRecords, database: Database) -> None:
+def test_notes_are_erased_in_the_archive_too(records: SqlRecords, database: Database) -> None:
     archive.archive(database, OLD, LATER)
     assert erase_notes(database, "over") == 1
     assert archive.list_archived(database) == [OLD]
     assert "mine" not in str(records.log.read(OLD))
 
 
-def test_what_deletes_checkpoints_forgets_it(records: SqlRecords, database: Database) -> None:
+def test_the_checkpoint_deleter_forgets_an_archived_plan(records: SqlRecords, database: Database) -> None:
     retention = Retention(records, Plans(records.log), None, 0, lambda: LATER)  # type: ignore[arg-type]
     retention.look()
     archive.archive(database, OLD, LATER)

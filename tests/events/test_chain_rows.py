@@ -45,7 +45,7 @@ def test_a_chain_joins_only_the_one_that_its_slot_has(rows: Transactions) -> Non
         rows.chains.assign("a", "plan", "gpu1", WORK, TTL, "b")
 
 
-def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions) -> None:
+def test_of_two_claims_of_a_slot_at_once_one_succeeds(rows: Transactions) -> None:
     def take(n: int) -> bool:
         try:
             rows.chains.assign(f"c{n}", "plan", "gpu0", WORK, TTL)
@@ -86,14 +86,14 @@ def test_a_chain_is_claimed_once(rows: Transactions, lease: Lease, clock: Clock)
     with pytest.raises(ChainNotClaimable):
         rows.chains.claim("c", "other", TTL)
     clock.at += 2 * TTL
-    with pytest.raises(ChainNotClaimable):  # even when the lease has run out: the tick ends such a chain
+    with pytest.raises(ChainNotClaimable):  # even after the lease has expired: the tick ends such a chain
         rows.chains.claim("c", "other", TTL)
     with pytest.raises(ChainNotClaimable):
         rows.chains.claim("unknown", "other", TTL)
     assert rows.chains.get("c").owner == "worker"
 
 
-def test_of_many_that_claim_at_once_one_gets_it(rows: Transactions) -> None:
+def test_of_many_claims_of_a_chain_at_once_one_succeeds(rows: Transactions) -> None:
     rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
 
     def take(n: int) -> bool:
@@ -126,7 +126,7 @@ def test_marks_and_stop_reach_the_worker(rows: Transactions, lease: Lease) -> No
     rows.chains.ask_evaluation("unknown", [1])
 
 
-def test_each_chain_is_told_its_own(rows: Transactions, lease: Lease) -> None:
+def test_each_chain_gets_its_own_flags(rows: Transactions, lease: Lease) -> None:
     rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     other = rows.chains.claim("d", "other", TTL)
     rows.chains.ask_evaluation("c", [5])
@@ -178,7 +178,7 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
 # Time runs out
 
 
-def test_a_chain_expires_unless_it_is_heard_of(rows: Transactions, lease: Lease, clock: Clock) -> None:
+def test_a_chain_without_a_heartbeat_expires(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.assign("d", "other", "gpu1", WORK, TTL)
     clock.at += TTL
     assert rows.expired() == []
@@ -192,7 +192,7 @@ def test_a_chain_expires_unless_it_is_heard_of(rows: Transactions, lease: Lease,
 def test_only_a_chain_whose_lease_ran_out_is_ended_for_that(rows: Transactions, lease: Lease, clock: Clock) -> None:
     clock.at += TTL + 1
     assert rows.expired() == ["c"]
-    rows.chains.heartbeat("c", lease.fence, TTL, 1)  # it was only slow
+    rows.chains.heartbeat("c", lease.fence, TTL, 1)  # the worker was only slow
     with pytest.raises(Fenced):
         rows.chains.end_expired("c")
     clock.at += TTL + 1
@@ -227,7 +227,7 @@ def test_a_worker_ends_only_its_own_chain(rows: Transactions, lease: Lease) -> N
     assert rows.chains.get("c").state == "ended"
 
 
-def test_a_chain_says_when_it_was_sent_last(rows: Transactions, lease: Lease, clock: Clock) -> None:
+def test_a_chain_records_its_last_dispatch(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     sent = clock.at
     clock.at += 10
@@ -236,7 +236,7 @@ def test_a_chain_says_when_it_was_sent_last(rows: Transactions, lease: Lease, cl
     assert [row.dispatched_at for row in rows.chains.live()] == [sent, sent + 10]
 
 
-def test_marks_that_were_passed_before_they_were_heard_of_are_struck(rows: Transactions, lease: Lease) -> None:
+def test_requests_for_passed_steps_are_removed(rows: Transactions, lease: Lease) -> None:
     rows.chains.ask_evaluation("c", [5, 7, 9, 10, 20])
     assert rows.chains.heartbeat("c", lease.fence, TTL, 10, kept={7}) == ChainFlags((7, 10, 20))
     assert rows.chains.flags("c", lease.fence) == ChainFlags((7, 10, 20))
@@ -248,7 +248,7 @@ def test_marks_that_were_passed_before_they_were_heard_of_are_struck(rows: Trans
 
 
 def test_an_assignment_is_read_once_and_dropped_with_its_last_holder(rows: Transactions) -> None:
-    """Each process of a server kept the last 4,096 of them."""
+    """Once each process of a server kept the last 4,096 assignments."""
     rows.chains.assign("c", "plan", "gpu0", work(stage("only here")), TTL)
     held = rows.chains.get("c").assignment
     assert rows.chains.get("c").assignment is held

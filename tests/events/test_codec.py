@@ -1,4 +1,4 @@
-"""Every release reads what 0.1.0 and later releases have written."""
+"""Each release reads the events of 0.1.0 and later releases."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def name(line: dict) -> str:
 
 
 @pytest.mark.parametrize("line", LINES, ids=name)
-def test_what_was_written_still_means_the_same(line: dict) -> None:
+def test_stored_events_keep_their_meaning(line: dict) -> None:
     assert repr(decode(line["type"], line["version"], line["data"])) == line["event"]
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line["version"] == codec.VERSIONS[line["type"]]], ids=name)
-def test_it_is_written_the_same_way(line: dict) -> None:
+def test_events_are_encoded_as_before(line: dict) -> None:
     again = encode(decode(line["type"], line["version"], line["data"]))
     assert json.loads(json.dumps(again, allow_nan=False)) == [line["type"], line["version"], line["data"]]
 
@@ -50,7 +50,7 @@ def test_a_metric_that_is_no_number_is_none() -> None:
     event = Evaluated(node="n", step=1, metrics={"a": math.nan, "b": -math.inf, "c": 1, "d": None})
     back = decode(*json.loads(json.dumps(encode(event), allow_nan=False)))
     assert back.metrics == {"a": None, "b": None, "c": 1, "d": None}
-    assert event.metrics["b"] == -math.inf  # encoding leaves the event alone
+    assert event.metrics["b"] == -math.inf  # encoding does not change the event
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_metric_that_is_no_number_is_none() -> None:
         ("ChainAssigned", 1, {"chain": "c"}),
     ],
 )
-def test_what_is_not_known_is_refused(type: str, version: int, data: dict) -> None:
+def test_unknown_events_are_refused(type: str, version: int, data: dict) -> None:
     with pytest.raises(UnknownEvent, match=type):
         decode(type, version, data)
 
 
-def test_what_is_no_event_is_not_written() -> None:
+def test_only_events_are_encoded() -> None:
     with pytest.raises(UnknownEvent):
         encode(Stage(node="n", start=0, end=1, study="s"))
 

@@ -1,4 +1,4 @@
-"""The database's port: its errors while it is away, its rollbacks, and the schema behind it."""
+"""The database's port: its errors in an outage, its rollbacks, and its schema."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ COUNT = text("SELECT count(*) FROM streams")
 ADD = text("INSERT INTO streams (stream, version) VALUES ('a', 1)")
 
 
-def test_the_migrated_schema_is_that_of_the_tables(database: Database) -> None:
+def test_the_migrated_schema_equals_the_tables(database: Database) -> None:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
 
 
 def test_the_schema_made_afresh_is_the_migrated_one(database: Database) -> None:
-    """As the database itself describes them, also where Alembic compares nothing: partial indexes, constraints."""
-    migrated = described(database.engine)
+    """As the database describes them, with parts that Alembic does not compare: partial indexes, constraints."""
+    migrated = describe_schema(database.engine)
     with database.engine.begin() as connection:
         metadata.drop_all(connection)
         for index in (index for table in metadata.tables.values() for index in table.indexes):
             index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
         metadata.create_all(connection)
-    assert described(database.engine) == migrated
+    assert describe_schema(database.engine) == migrated
 
 
-def described(engine: Engine) -> dict[str, str]:
+def describe_schema(engine: Engine) -> dict[str, str]:
     look = inspect(engine)
     parts = (look.get_columns, look.get_pk_constraint, look.get_unique_constraints, look.get_indexes)
     return {f"{table} {part.__name__}": text_of(part(table)) for table in metadata.tables for part in parts}
@@ -54,7 +54,7 @@ def text_of(description: object) -> str:
     return str(description)
 
 
-def test_many_may_create_the_schema_at_once(empty_url: str) -> None:
+def test_concurrent_processes_may_create_the_schema(empty_url: str) -> None:
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: migrate(empty_url), range(3)))
     database = Database(empty_url)
@@ -68,8 +68,8 @@ def migrate(url: str) -> None:
     database.dispose()
 
 
-def test_whoever_comes_first_waits_for_one_who_writes_already(tmp_path: Path) -> None:
-    """SQLite would not: a change of the journal fails at once while another connection has the lock."""
+def test_the_first_connection_waits_for_a_writer(tmp_path: Path) -> None:
+    """SQLite alone does not wait: a change of the journal fails at once while another connection has the lock."""
     writer = SQLITE.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)
     writer.execute("CREATE TABLE streams (stream TEXT)")
     writer.execute("BEGIN IMMEDIATE")
@@ -81,7 +81,7 @@ def test_whoever_comes_first_waits_for_one_who_writes_already(tmp_path: Path) ->
     writer.close()
 
 
-def test_creating_again_keeps_what_is_there(database: Database) -> None:
+def test_creating_again_keeps_the_rows(database: Database) -> None:
     with database.write() as session:
         session.execute(ADD)
     database.create()
@@ -89,7 +89,7 @@ def test_creating_again_keeps_what_is_there(database: Database) -> None:
         assert session.scalar(COUNT) == 1
 
 
-def test_what_raises_leaves_nothing(database: Database) -> None:
+def test_a_transaction_that_raises_is_rolled_back(database: Database) -> None:
     with pytest.raises(KeyError), database.write() as session:
         session.execute(ADD)
         raise KeyError
@@ -98,7 +98,7 @@ def test_what_raises_leaves_nothing(database: Database) -> None:
 
 
 def test_writers_take_turns_on_sqlite(sqlite_url: str) -> None:
-    """Reading first and writing later must not fail because another wrote in between."""
+    """A transaction that reads first and writes later must not fail because another wrote in between."""
     database = Database(sqlite_url)
 
     def count_up(_: int) -> None:
@@ -134,7 +134,7 @@ def one_sentence(error: pytest.ExceptionInfo[DatabaseUnavailable]) -> str:
     return message
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+def test_a_missing_server_is_named_without_its_password() -> None:
     database = Database("postgresql://me:secret@127.0.0.1:1/log")
     for use in (database.read, database.write):
         with pytest.raises(DatabaseUnavailable) as error, use():
@@ -145,7 +145,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
         database.create()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailable) as error:
         Database(f"sqlite:///{tmp_path}/none/log.db").create()
     assert f"{tmp_path}/none/log.db" in one_sentence(error)
@@ -158,7 +158,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     assert "not a database" in one_sentence(error)
 
 
-def test_a_server_that_comes_back_is_used_again(postgres_url: str, postgres_admin: Engine) -> None:
+def test_a_restored_server_is_used_again(postgres_url: str, postgres_admin: Engine) -> None:
     database = Database(postgres_url)
     with database.read() as session:
         session.scalar(COUNT)

@@ -44,7 +44,7 @@ def ask(records: SqlRecords, command: c.Command, by: str) -> None:
     transact(records.log, Plans(records.log), write, pause=lambda seconds: None)
 
 
-def filled(database: Database) -> SqlRecords:
+def two_signed_studies(database: Database) -> SqlRecords:
     """Two studies, by anna and by berta, who each wrote a note to their own."""
     records = SqlRecords(database)
     create(records, "anna", Scope.SUBMIT, None, None, 1.0)
@@ -57,22 +57,24 @@ def filled(database: Database) -> SqlRecords:
     return records
 
 
-def written(database: Database) -> str:
-    """All that stands in tables in which names do."""
+def stored_text(database: Database) -> str:
+    """The text of all tables that contain names."""
     tables = ("events", "studies", "tokens", "idempotency")
     with database.engine.connect() as connection:
         return "\n".join(str(row) for name in tables for row in connection.execute(text(f"SELECT * FROM {name}")))
 
 
-def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) -> None:
-    records = filled(database)
+def test_a_name_is_erased_and_its_actions_keep_one_author(database: Database) -> None:
+    records = two_signed_studies(database)
     before = fold([each.event for each in records.log.read(STREAM)])
     pseudonym, count = erase_person(database, "anna")
     assert count == len([each for each in records.log.read(STREAM) if each.by == pseudonym]) == 6
     assert (
-        "'anna'" not in written(database) and '"anna"' not in written(database) and "api:anna:" not in written(database)
+        "'anna'" not in stored_text(database)
+        and '"anna"' not in stored_text(database)
+        and "api:anna:" not in stored_text(database)
     )
-    assert "annabel" in written(database)
+    assert "annabel" in stored_text(database)
     (submitted,) = [each.event for each in records.log.read(STREAM) if getattr(each.event, "study", "") == MINE][:1]
     assert isinstance(submitted, e.StudySubmitted) and submitted.by == pseudonym
     after = fold([each.event for each in records.log.read(STREAM)])
@@ -81,30 +83,30 @@ def test_a_name_is_gone_and_what_was_done_is_still_by_one(database: Database) ->
     assert replay(numbered, MINE).difference is None
 
 
-def test_a_name_is_gone_where_an_agent_acted_for_it(database: Database) -> None:
-    records = filled(database)
+def test_a_name_is_erased_in_actions_of_its_agent(database: Database) -> None:
+    records = two_signed_studies(database)
     note = c.AddNote(study=MINE, trial=None, text="found", at=3.0, by="anna/agent")
     write = Write(stream=STREAM, decide=lambda plan: decide(plan, note), at=3.0, by="anna/agent")
     transact(records.log, Plans(records.log), write)
     pseudonym, count = erase_person(database, "anna")
     (last,) = records.log.read(STREAM)[-1:]
     assert (last.by, getattr(last.event, "by", "")) == (f"{pseudonym}/agent",) * 2 and count == 7
-    assert "anna/agent" not in written(database)
+    assert "anna/agent" not in stored_text(database)
 
 
 def test_who_suggested_a_trial_is_erased_with_the_suggestion(database: Database) -> None:
-    """Both kept the name: the suggestion in its own event, and the trial in its reason."""
-    records = filled(database)
+    """Once both kept the name: the suggestion in its own event, and the trial in its reason."""
+    records = two_signed_studies(database)
     begun = c.Start(hp={"lr": 0.1}, steps=2, reason={"by": "tuner", "suggestion": 0, "suggested_by": "anna"})
     ask(records, c.ApplyTunerActions(study=MINE, actions=(begun,)), "")
     pseudonym, _ = erase_person(database, "anna")
-    assert '"anna"' not in written(database)
+    assert '"anna"' not in stored_text(database)
     study = fold([each.event for each in records.log.read(STREAM)]).studies[MINE]
     assert (study.suggestions[0].by, study.trials[0].reason["suggested_by"]) == (pseudonym, pseudonym)
 
 
 def test_notes_lose_their_text_and_stay(database: Database) -> None:
-    records = filled(database)
+    records = two_signed_studies(database)
     assert erase_notes(database, MINE) == 2
     assert erase_notes(database, MINE) == 0
     plan = fold([each.event for each in records.log.read(STREAM)])
@@ -113,9 +115,9 @@ def test_notes_lose_their_text_and_stay(database: Database) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
+def test_no_erased_text_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     database = Database(sqlite_url)
-    filled(database).close()
+    two_signed_studies(database).close()
     environment = {**os.environ, "STAGETREE_DATABASE_URL": sqlite_url}
     for what in (["--person", "anna"], ["--notes", MINE]):
         command = [sys.executable, "-m", "stagetree", "erase", *what, "--yes"]
@@ -125,7 +127,7 @@ def test_nothing_of_it_is_left_in_the_files_of_sqlite(sqlite_url: str, tmp_path:
     assert b"theirs" in files and SECRET.encode() not in files and b'"anna"' not in files and b"api:anna:" not in files
 
 
-def test_one_thing_is_erased_at_a_time(tmp_path: Path) -> None:
+def test_erasing_a_name_and_a_note_at_once_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "stagetree", "erase"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Who may write for a chain, on both databases. Each fence has a test that fails without it."""
+"""Fences: which worker may write for a chain, on both databases. Each fence has a test that fails without it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_zombie_is_refused(rows: Transactions, lease: Lease, write: Callable) 
 
 @pytest.mark.slow
 def test_the_number_of_a_chain_that_ended_proves_nothing(rows: Transactions, lease: Lease, write: Callable) -> None:
-    """The state is part of the proof: a number made up, or read from the row, is not enough."""
+    """The state is part of the proof: a guessed number, or one read from the row, is not enough."""
     rows.chains.end("c")
     with pytest.raises(Fenced):
         write(rows, replace(lease.fence, number=lease.fence.number + 1))
@@ -71,7 +71,7 @@ def test_nothing_is_written_for_a_chain_that_was_not_claimed(rows: Transactions,
         write(rows, LeaseFence(0, ""))
 
 
-def test_when_all_is_done_only_late_facts_are_let_through(rows: Transactions, lease: Lease, write: Callable) -> None:
+def test_a_saving_chain_may_record_only_late_facts(rows: Transactions, lease: Lease, write: Callable) -> None:
     rows.chains.finish("c", lease.fence)
     rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
     if write is WRITES["report"]:
@@ -82,8 +82,8 @@ def test_when_all_is_done_only_late_facts_are_let_through(rows: Transactions, le
     assert rows.slots.get("gpu0").chain == "d"
 
 
-def test_a_slow_finish_does_not_free_a_slot_of_others(rows: Transactions, lease: Lease, timed: Database) -> None:
-    """Should chain and slot ever disagree, the slot goes by its own row."""
+def test_a_slow_finish_does_not_free_a_reassigned_slot(rows: Transactions, lease: Lease, timed: Database) -> None:
+    """If chain and slot ever disagree, the slot's own row counts."""
     with timed.write() as session:
         session.execute(text("UPDATE slots SET chain = 'x' WHERE name = 'gpu0'"))
     rows.chains.finish("c", lease.fence)
@@ -91,12 +91,12 @@ def test_a_slow_finish_does_not_free_a_slot_of_others(rows: Transactions, lease:
 
 
 def waits_for_a_lock(database: Database, looking: Connection) -> bool:
-    """Whether a transaction there waits for another one."""
+    """Whether a transaction of the database waits for another one."""
     query = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = :name")
     return looking.execute(query, {"name": database.url.database}).first() is not None
 
 
-def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str, postgres_admin: Engine) -> None:
+def test_no_transaction_ends_a_chain_between_guard_and_commit(postgres_url: str, postgres_admin: Engine) -> None:
     """On SQLite there is one writer at a time; on PostgreSQL the row's lock makes the other wait."""
     records, order = SqlRecords(Database(postgres_url)), []
     with records.write() as rows:
@@ -120,7 +120,7 @@ def test_nobody_ends_a_chain_between_guard_and_commit(postgres_url: str, postgre
     records.close()
 
 
-def test_of_two_who_ask_at_once_for_steps_both_are_heard(postgres_url: str, postgres_admin: Engine) -> None:
+def test_concurrent_requests_for_steps_are_both_recorded(postgres_url: str, postgres_admin: Engine) -> None:
     records = SqlRecords(Database(postgres_url))
     with records.write() as rows:
         rows.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
@@ -142,13 +142,13 @@ def test_of_two_who_ask_at_once_for_steps_both_are_heard(postgres_url: str, post
     records.close()
 
 
-def test_without_a_clock_time_is_that_of_the_database(database: Database) -> None:
+def test_without_a_clock_the_database_gives_the_time(database: Database) -> None:
     records = SqlRecords(database)
     with records.read() as rows:
         assert rows.now() == pytest.approx(time.time(), abs=5)
         first = rows.now()
         time.sleep(0.02)
-        assert rows.now() > first  # also within one transaction
+        assert rows.now() > first  # within one transaction, too
     with records.write() as rows:
         rows.slots.take("gpu0", "anna", instead_of=None, device="cpu", host="host", pid=1)
         rows.chains.assign("c", "plan", "gpu0", WORK, TTL)

@@ -1,4 +1,4 @@
-"""Reading a file without SQLAlchemy gives the same as with it. The suite of all logs runs on it, too."""
+"""Reading a file without SQLAlchemy equals reading with it. The suite of all logs runs on it, too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STUDIES = [
 
 
 @pytest.mark.parametrize("is_scheduled", [False, True])
-def test_rows_are_those_that_sqlalchemy_reads(records: FileRecords, is_scheduled: bool) -> None:
+def test_rows_equal_the_rows_that_sqlalchemy_reads(records: FileRecords, is_scheduled: bool) -> None:
     with records.write() as rows:
         for study in STUDIES:
             rows.studies.add(study)
@@ -96,7 +96,7 @@ def test_an_error_of_the_database_is_an_outage(tmp_path: Path) -> None:
 
 
 def test_reading_imports_no_sqlalchemy(records: FileRecords, sqlite_url: str) -> None:
-    """It takes a quarter of a second, and the tables half as much."""
+    """That import takes a quarter of a second, and the tables half as much."""
     records.log.append("p", [StudySubmitted(study="s", spec={"name": "s"}, at=1.0)], expected=0, at=1.0)
     code = f"""
 import sys

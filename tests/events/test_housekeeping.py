@@ -15,7 +15,7 @@ AGES = Ages(keys=7.0, chains=5.0, workers=1.0)
 FACT = StudyPaused(study="s")
 
 
-def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> None:
+def test_old_rows_are_deleted(rows: Transactions, clock: Clock, timed: Database) -> None:
     log = SqlLog(timed)
     log.append("p", [FACT], expected=None, at=clock.at, key="old")
     for chain, slot in (("done", "gpu0"), ("ended", "gpu1")):
@@ -30,13 +30,13 @@ def test_what_is_old_goes(rows: Transactions, clock: Clock, timed: Database) -> 
     log.append("p", [FACT], expected=None, at=clock.at, key="new")
     assert clean(timed, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
     assert [row.chain for row in rows.chains.live()] == ["live"]
-    assert [row.name for row in rows.slots.all()] == ["gpu1"]  # it has a chain, which must be ended first
+    assert [row.name for row in rows.slots.all()] == ["gpu1"]  # its chain must end first
     assert log.find_by_key("old") is None and log.find_by_key("new")
     assert rows.schedulers.last_tick() == clock.at
     assert log.head() == 2  # a fact is never removed
 
 
-def test_a_scheduler_that_is_gone_is_forgotten_alone(rows: Transactions, clock: Clock) -> None:
+def test_only_a_dead_scheduler_is_deleted(rows: Transactions, clock: Clock) -> None:
     rows.schedulers.record_tick("one", "host", 1)
     clock.at += 1
     rows.schedulers.record_tick("other", "host", 2)
@@ -44,7 +44,7 @@ def test_a_scheduler_that_is_gone_is_forgotten_alone(rows: Transactions, clock: 
     assert rows.schedulers.last_tick() == clock.at - 1
 
 
-def test_what_is_young_or_live_stays(rows: Transactions, clock: Clock, timed: Database) -> None:
+def test_young_and_live_rows_stay(rows: Transactions, clock: Clock, timed: Database) -> None:
     SqlLog(timed).append("p", [FACT], expected=None, at=clock.at, key="k")
     rows.chains.assign("c", "p", "gpu0", WORK, TTL)
     rows.chains.claim("c", "anna", TTL)
@@ -55,10 +55,10 @@ def test_what_is_young_or_live_stays(rows: Transactions, clock: Clock, timed: Da
     rows.slots.touch("gpu1", "berta")
     clean(timed, AGES)
     assert [row.name for row in rows.slots.all()] == ["gpu0", "gpu1"]
-    assert rows.chains.get("c").state == "running"  # its lease has run out, but that is for the scheduler to say
+    assert rows.chains.get("c").state == "running"  # its lease has expired, but only the scheduler ends it
 
 
-def test_much_is_removed_a_little_at_a_time(timed: Database, clock: Clock) -> None:
+def test_many_rows_are_deleted_in_batches(timed: Database, clock: Clock) -> None:
     with timed.write() as session:
         for number in range(BATCH + 1):
             row = {"key": f"k{number}", "at": clock.at}

@@ -19,7 +19,7 @@ VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.
 
 
 @given(VALUES, st.booleans())
-def test_any_value(value: object, is_ascii: bool) -> None:
+def test_any_value_is_decoded_like_the_standard_library(value: object, is_ascii: bool) -> None:
     written = json.dumps(value, ensure_ascii=is_ascii)
     assert repr(read_json(written)) == repr(json.loads(written))
 
@@ -30,11 +30,11 @@ def test_a_float_has_the_same_bits(value: float) -> None:
 
 
 @pytest.mark.parametrize("written", ['"\\ud800"', "[" * 500 + "]" * 500, "[NaN, -Infinity]"])
-def test_what_only_the_standard_library_reads(written: str) -> None:
+def test_json_extensions_of_the_standard_library_are_decoded(written: str) -> None:
     assert repr(read_json(written)) == repr(json.loads(written))
 
 
-def test_what_is_no_json() -> None:
+def test_invalid_json_is_refused() -> None:
     with pytest.raises(ValueError, match="line 1 column 2"):
         read_json("{")
 

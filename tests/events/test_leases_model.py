@@ -1,4 +1,4 @@
-"""Workers that come, go silent and come back late, ticks and clocks in any order, over a real SQLite file.
+"""Workers that start, go silent and return late, ticks and clocks in any order, on a real SQLite file.
 
 At most one worker owns a slot, and nothing that a fenced-off worker writes ever lands.
 """
@@ -27,7 +27,7 @@ SLOTS = ["gpu0", "gpu1"]
 
 
 class Leases(RuleBasedStateMachine):
-    """`owner` is the model: for each chain that is under way, the fence that may write for it."""
+    """`owner` is the model: for each live chain, the fence that may write for it."""
 
     template: Path
     chains = Bundle("chains")
@@ -54,7 +54,7 @@ class Leases(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     def state(self, fact, alongside) -> None:
-        """A fact is recorded only if its right to be written is proven."""
+        """Record a fact; `alongside` checks the right to write it."""
         self.log.append("plan", [fact], expected=None, at=self.at, alongside=alongside)
 
     def over(self, chain: str) -> None:
@@ -75,7 +75,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(target=workers, chain=chains)
     def claim(self, chain: str) -> Lease | None:
-        """A message arrives: perhaps late, perhaps twice."""
+        """Deliver a message, perhaps late, perhaps twice."""
         try:
             lease = self.rows.chains.claim(chain, "worker", TTL)
         except ChainNotClaimable:
@@ -103,7 +103,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(lease=workers, how=st.sampled_from(["stage", "release", "finish", "late"]))
     def write(self, lease: Lease | None, how: str) -> None:
-        """A stage is done, or the last one, or a checkpoint is safe only now: the worker may long be a zombie."""
+        """Report a stage, the last one, or a late checkpoint; the worker may be a zombie."""
         if lease is None:
             return
         fact, reports = StageCompleted(chain=lease.chain, index=0, seconds=0.0), self.reports[lease.chain]
@@ -130,7 +130,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(lease=consumes(workers))
     def die(self, lease: Lease | None) -> None:
-        """Nothing more comes from this worker."""
+        """This worker sends nothing more."""
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))
     def wait(self, seconds: float) -> None:
@@ -138,7 +138,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(late=st.booleans())
     def tick(self, late: bool) -> None:
-        """Two ticks at once: the second has seen the same expired chains, and ends none of them again."""
+        """Two ticks at once: the second has read the same expired chains, and ends none of them again."""
         seen = self.rows.expired()
         assert sorted(seen) == sorted(chain for chain, until in self.lease_until.items() if until < self.at)
         for chain in seen * 2 if late else seen:
@@ -153,7 +153,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(chain=chains)
     def stop(self, chain: str) -> None:
-        """No study wants the chain any more."""
+        """Stop a chain that no study needs any more."""
         ended = ChainEnded(chain=chain, outcome="stopped", steps=0, seconds=0.0)
         try:
             self.state(ended, lambda rows: rows.chains.end(chain))
@@ -178,7 +178,7 @@ class Leases(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_leases_under_any_order_of_things(sqlite_template: Path) -> None:
+def test_leases_under_any_order_of_events(sqlite_template: Path) -> None:
     Leases.template = sqlite_template
     calm = settings(
         max_examples=120,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from lost_events import lost
+from lost_events import lose_appends
 
 from app.domain.events import Event, StudySubmitted
 from app.domain.evolve import fold
@@ -18,21 +18,21 @@ from app.events.records import Write, transact
 AT = 1_764_424_931.0
 
 
-def submitted(study: str) -> StudySubmitted:
+def submission(study: str) -> StudySubmitted:
     return StudySubmitted(study=study, spec={"name": study}, at=AT)
 
 
 def add(log: EventLog, *studies: str, stream: str = "p", at: float = AT) -> None:
-    log.append(stream, [submitted(each) for each in studies], expected=None, at=at)
+    log.append(stream, [submission(each) for each in studies], expected=None, at=at)
 
 
 @pytest.mark.parametrize("others", [(), ("other",), ("other", "third")], ids=["shorter", "as long", "longer"])
-def test_a_plan_whose_events_are_gone_is_read_anew(
+def test_a_plan_with_lost_events_is_read_anew(
     log: EventLog, others: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     add(log, "s1")
     plans = Plans(log)
-    with lost(log):
+    with lose_appends(log):
         add(log, "s2")
         plans.get("p")
     if others:
@@ -48,12 +48,12 @@ def test_a_plan_whose_events_are_gone_is_read_anew(
     assert plans.losses == 1
 
 
-def test_what_one_plan_shows_counts_for_all_of_them(log: EventLog) -> None:
+def test_a_loss_in_one_plan_drops_all_plans(log: EventLog) -> None:
     """Also while no caller reads the plan that has lost events."""
     forgotten: list[str] = []
     add(log, "s1")
     plans = Plans(log, on_loss=lambda: forgotten.append("all"))
-    with lost(log):
+    with lose_appends(log):
         add(log, "s2", stream="q")
         plans.get("p")
         plans.get("q")
@@ -65,7 +65,7 @@ def test_what_one_plan_shows_counts_for_all_of_them(log: EventLog) -> None:
     assert plans.get("q").version == 0
 
 
-def test_nothing_is_missed_in_a_log_that_has_all(log: EventLog) -> None:
+def test_a_complete_log_has_no_loss(log: EventLog) -> None:
     add(log, "s1")
     plans = Plans(log)
     plans.get("p")
@@ -76,18 +76,18 @@ def test_nothing_is_missed_in_a_log_that_has_all(log: EventLog) -> None:
     assert plans.get("p").version == 2 and plans.losses == 0
 
 
-def test_nothing_is_decided_on_events_that_are_gone(log: EventLog) -> None:
-    """However often the race is lost: also while the stream is locked."""
+def test_no_decision_rests_on_lost_events(log: EventLog) -> None:
+    """After any number of lost races, and under the lock of the stream."""
     add(log, "s1")
     plans = Plans(log)
-    with lost(log):
+    with lose_appends(log):
         add(log, "s2")
         plans.get("p")
     seen: list[list[str]] = []
 
     def decide(plan: SearchPlan) -> list[Event]:
         seen.append(list(plan.studies))
-        return [submitted("mine")]
+        return [submission("mine")]
 
     write = Write(stream="p", decide=decide, at=AT, is_known=True)
     with pytest.raises(LostCommits):
@@ -100,4 +100,4 @@ def test_nothing_is_decided_on_events_that_are_gone(log: EventLog) -> None:
 def test_a_decision_for_a_longer_stream_is_a_conflict(log: EventLog) -> None:
     add(log, "s1")
     with pytest.raises(VersionConflict, match="at version 1, before 2"):
-        log.write(Append(stream="p", decide=lambda news: [submitted("mine")], expected=2, at=AT))
+        log.write(Append(stream="p", decide=lambda news: [submission("mine")], expected=2, at=AT))

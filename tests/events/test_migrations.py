@@ -1,4 +1,4 @@
-"""A store of any release becomes one of this version, and goes back: no event is lost on either way."""
+"""A store of any release is upgraded to this version, and downgraded again, without a lost event."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from app.events.sql_records import SqlRecords
 
 ROOT = Path(__file__).parents[2]
 HISTORY = [json.loads(line) for line in (ROOT / "tests" / "golden" / "history.jsonl").read_text().splitlines()]
-"""What 0.1.0 wrote."""
+"""Rows that 0.1.0 wrote."""
 
 REVISIONS = sorted(path.name[:4] for path in (ROOT / "migrations" / "versions").glob("0*.py"))
 STREAM = "plan-of-then"
 
 
-def filled(database: Database, revision: str) -> None:
+def fill_store(database: Database, revision: str) -> None:
     """A store as that version left it: a plan's log, the row of its study, a key, a chain that is over, and one under
     way.
     """
@@ -82,7 +82,7 @@ def _some(column: Any) -> Any:
 
 
 def events_of(database: Database) -> list[Any]:
-    """As they stand in the table."""
+    """The stored rows."""
     query = text("SELECT position, stream, version, type, schema_version, data FROM events ORDER BY position")
     with database.engine.connect() as connection:
         return [
@@ -90,7 +90,7 @@ def events_of(database: Database) -> list[Any]:
         ]
 
 
-def test_the_revisions_are_all_here() -> None:
+def test_all_revisions_are_listed() -> None:
     config = migration_config(None)  # type: ignore[arg-type]
     assert ScriptDirectory.from_config(config).get_current_head() == REVISIONS[-1]
 
@@ -99,7 +99,7 @@ def test_the_revisions_are_all_here() -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_store_of_an_earlier_release_is_read(empty_url: str, revision: str) -> None:
     database = Database(empty_url)
-    filled(database, revision)
+    fill_store(database, revision)
     written = events_of(database)
     database.create()
     records = SqlRecords(database)
@@ -118,9 +118,9 @@ def test_a_store_of_an_earlier_release_is_read(empty_url: str, revision: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_store_that_goes_back_to_an_earlier_release_loses_no_event(empty_url: str, revision: str) -> None:
+def test_a_downgrade_loses_no_event(empty_url: str, revision: str) -> None:
     database = Database(empty_url)
-    filled(database, REVISIONS[-1])
+    fill_store(database, REVISIONS[-1])
     written = events_of(database)
     for to, direction in ((revision, command.downgrade), ("head", command.upgrade)):
         with database.engine.begin() as connection:
@@ -134,9 +134,9 @@ def test_a_store_that_goes_back_to_an_earlier_release_loses_no_event(empty_url: 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_chain_under_way_stays_its_workers_through_an_upgrade(empty_url: str, revision: str) -> None:
-    """And a scheduler of the earlier release, which has not ended yet, may still assign one."""
+    """A scheduler of the earlier release that still runs may assign one."""
     database = Database(empty_url)
-    filled(database, revision)
+    fill_store(database, revision)
     tables = MetaData()
     tables.reflect(database.engine)
     database.create()
@@ -161,9 +161,7 @@ def test_a_chain_under_way_stays_its_workers_through_an_upgrade(empty_url: str, 
         ("9999", "a newer", "use that version, or a new --dir or database."),
     ],
 )
-def test_a_store_of_no_release_is_refused_with_what_to_do(
-    empty_url: str, number: str, maker: str, instead: str
-) -> None:
+def test_a_store_of_no_release_is_refused_with_a_remedy(empty_url: str, number: str, maker: str, instead: str) -> None:
     database = Database(empty_url)
     database.create()
     with database.write() as session:
@@ -181,7 +179,7 @@ def test_a_store_of_no_release_is_refused_with_what_to_do(
 
 
 def test_the_newest_schema_is_known_without_alembic(empty_url: str) -> None:
-    """Commands that read a store imported all of it, for a number that stands in the name of a file."""
+    """Once commands that read a store imported all of Alembic for a number in the name of a file."""
     database = Database(empty_url)
     assert database.schema() is None
     database.create()

@@ -29,7 +29,7 @@ def test_slots_are_taken_over_and_seen(rows: Transactions, clock: Clock) -> None
     assert [row.name for row in rows.slots.alive(100.0)] == ["gpu0", "gpu1"]
 
 
-def test_a_slot_is_not_taken_from_whom_one_does_not_name(rows: Transactions) -> None:
+def test_a_slot_is_not_taken_from_an_unnamed_owner(rows: Transactions) -> None:
     before = rows.slots.get("gpu0")
     for instead_of in (None, "berta"):
         with pytest.raises(SlotTaken):
@@ -41,7 +41,7 @@ def test_a_slot_is_not_taken_from_whom_one_does_not_name(rows: Transactions) -> 
 
 
 @pytest.mark.parametrize("before", [None, "anna"])
-def test_of_two_that_take_a_slot_at_once_one_gets_it(rows: Transactions, before: str | None) -> None:
+def test_of_two_claims_of_a_slot_at_once_one_succeeds(rows: Transactions, before: str | None) -> None:
     name = "gpu0" if before else "gpu2"
 
     def take(n: int) -> bool:
@@ -78,7 +78,7 @@ OWN = {**LOST, "retire": lambda rows, owner: rows.slots.retire("gpu0", owner)}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", OWN.values(), ids=OWN)
-def test_another_slot_of_the_same_owner_is_as_before(
+def test_another_slot_of_the_same_owner_is_unchanged(
     rows: Transactions, clock: Clock, change: Callable[[Transactions, str], None]
 ) -> None:
     rows.slots.take("gpu2", "anna", instead_of=None, **HERE)
@@ -89,7 +89,7 @@ def test_another_slot_of_the_same_owner_is_as_before(
     assert rows.slots.get("gpu0") != at_first
 
 
-def test_a_slot_says_what_its_worker_has_and_waits_for(rows: Transactions) -> None:
+def test_a_slot_shows_its_workers_trainers_and_note(rows: Transactions) -> None:
     rows.slots.describe("gpu0", "anna", trainers={"digits": "1"}, note="waits for the store")
     slot = rows.slots.get("gpu0")
     assert (slot.trainers, slot.note) == ({"digits": "1"}, "waits for the store")
@@ -123,13 +123,13 @@ def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Le
     assert rows.slots.get("gpu0").resident_model is None
 
 
-def test_what_a_dead_process_left_on_its_slot_expires_at_once(rows: Transactions, lease: Lease) -> None:
+def test_the_chain_of_a_dead_worker_expires_at_once(rows: Transactions, lease: Lease) -> None:
     rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
     assert rows.expired() == ["c"]
 
 
-def test_what_is_over_on_a_slot_is_not_touched_by_who_takes_it(rows: Transactions, lease: Lease) -> None:
+def test_taking_a_slot_leaves_its_ended_chains(rows: Transactions, lease: Lease) -> None:
     rows.chains.finish("c", lease.fence)
     before = rows.chains.get("c")
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
@@ -144,14 +144,14 @@ def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, le
         rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
 
 
-def test_a_retired_slot_does_not_begin_what_it_was_given(rows: Transactions) -> None:
+def test_a_retired_slot_does_not_begin_its_assigned_chain(rows: Transactions) -> None:
     rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     rows.slots.retire("gpu0", "anna")
     assert rows.expired() == ["c"]
     assert not rows.chains.get("c").stop  # the flag is for workers that have begun
 
 
-def test_a_retired_slot_lets_what_is_trained_be_saved(rows: Transactions, lease: Lease) -> None:
+def test_a_retired_slot_lets_a_trained_chain_be_saved(rows: Transactions, lease: Lease) -> None:
     rows.chains.release("c", lease.fence, None)
     before = rows.chains.get("c")
     rows.slots.retire("gpu0", "anna")

@@ -1,4 +1,4 @@
-"""An operator strikes a study whose plan cannot be folded; the other studies on it continue as if nothing had been."""
+"""An operator strikes a study whose plan cannot be folded; the other studies on it continue unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def give(records: SqlRecords, plans: Plans, command: c.Command) -> None:
 
 @pytest.fixture
 def plans(records: SqlRecords) -> Plans:
-    """Two studies that share a beginning; what the bad one trained is on record."""
+    """Two studies that share a prefix; the steps of the bad one are recorded."""
     plans = Plans(records.log)
     for study in (BAD, GOOD):
         give(records, plans, c.SubmitStudy(plan=OPENED, study=study, spec=SPEC, at=1.0))
@@ -82,18 +82,18 @@ def assign(records: SqlRecords, plans: Plans, study: StudyId, chain: str, slot: 
     records.log.append(STREAM, [event], expected=None, at=1.0, alongside=take)
 
 
-def harm(records: SqlRecords) -> None:
-    """An event for which its plan cannot be folded: there is no such trial."""
+def append_bad_event(records: SqlRecords) -> None:
+    """Append an event of an unknown trial, with which the plan cannot be folded."""
     extended = e.TrialExtended(study=BAD, trial=99, steps=10, path={})
     records.log.append(STREAM, [extended], expected=None, at=1.0)
 
 
-def test_the_plan_is_folded_without_it(records: SqlRecords, plans: Plans) -> None:
-    harm(records)
+def test_the_plan_is_folded_without_a_struck_study(records: SqlRecords, plans: Plans) -> None:
+    append_bad_event(records)
     with pytest.raises(PlanUnusable):
         Plans(records.log).get(STREAM)
     assert strike(records, BAD, "it never ends", 9.0)
-    plan = Plans(records.log).get(STREAM)  # as a process that starts
+    plan = Plans(records.log).get(STREAM)  # like a starting process
     bad, good = plan.studies[BAD], plan.studies[GOOD]
     assert (bad.state, bad.error, bad.trials) == (StudyState.FAILED, "struck by an operator: it never ends", [])
     assert [trial.state for trial in good.trials] == [TrialState.COMPLETED]
@@ -102,7 +102,7 @@ def test_the_plan_is_folded_without_it(records: SqlRecords, plans: Plans) -> Non
         assert (rows.studies.find(BAD).state, rows.studies.find(GOOD).state) == ("failed", "running")
 
 
-def test_what_it_trained_is_there_for_others(records: SqlRecords, plans: Plans) -> None:
+def test_steps_of_a_struck_study_serve_other_studies(records: SqlRecords, plans: Plans) -> None:
     """Its own part of the tree too, as soon as another study passes there."""
     before = plans.get(STREAM).studies[BAD].trials[0].path
     strike(records, BAD, "", 9.0)
@@ -113,7 +113,7 @@ def test_what_it_trained_is_there_for_others(records: SqlRecords, plans: Plans) 
     assert 15 in plan.nodes[before[1]].checkpoints and plan.nodes[before[1]].steps_run == 5
 
 
-def test_a_plan_in_memory_becomes_the_one_that_is_read(records: SqlRecords, plans: Plans) -> None:
+def test_a_plan_in_memory_equals_the_plan_read_anew(records: SqlRecords, plans: Plans) -> None:
     plans.get(STREAM)
     strike(records, BAD, "", 9.0)
     read = fold(each.event for each in records.log.read(STREAM))
@@ -121,7 +121,7 @@ def test_a_plan_in_memory_becomes_the_one_that_is_read(records: SqlRecords, plan
     assert plans.get(STREAM).studies == read.studies and plans.get(STREAM).nodes == read.nodes
 
 
-def test_its_chains_end_and_no_others(records: SqlRecords, plans: Plans) -> None:
+def test_only_chains_of_the_struck_study_end(records: SqlRecords, plans: Plans) -> None:
     assign(records, plans, BAD, "b", "gpu0")
     assign(records, plans, GOOD, "g", "gpu1")
     strike(records, BAD, "", 9.0)
@@ -132,7 +132,7 @@ def test_its_chains_end_and_no_others(records: SqlRecords, plans: Plans) -> None
         rows.chains.heartbeat("b", LeaseFence(1, "owner"), 60.0, 16)
 
 
-def test_nothing_more_can_be_asked_of_it(records: SqlRecords, plans: Plans) -> None:
+def test_a_struck_study_refuses_commands(records: SqlRecords, plans: Plans) -> None:
     strike(records, BAD, "", 9.0)
     with pytest.raises(Exception, match="is failed and cannot be changed any more"):
         give(records, plans, c.AddTrial(study=BAD, hp={"lr": 1}, steps=1))
@@ -155,7 +155,7 @@ def test_the_command_needs_no_server(tmp_path: Path) -> None:
     database.create()
     records = SqlRecords(database)
     give(records, Plans(records.log), c.SubmitStudy(plan=OPENED, study=BAD, spec=SPEC, at=1.0))
-    harm(records)
+    append_bad_event(records)
     database.dispose()
     command = [sys.executable, "-m", "stagetree", "strike", "bad", "--dir", str(folder), "--reason", "no end"]
     root = str(Path(__file__).parents[2])

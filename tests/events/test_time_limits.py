@@ -23,14 +23,14 @@ from stagetree.backoff import Backoff
 
 PATIENCE = 1.0
 LONGER = 3.0
-"""Where the server is to give up before its client does, which waits half as long again."""
+"""The server's timeout; the client waits half as long again."""
 
 FACT = StudyPaused(study="s")
 
 
 @pytest.fixture
 def far(postgres_url: str) -> Iterator[tuple[SqlRecords, Proxy]]:
-    """A database behind a network that fails, and that network. A connection is open."""
+    """A database behind a failing network, and that network. A connection is open."""
     proxy, url = proxied(postgres_url)
     database = Database(url, patience=PATIENCE)
     records = SqlRecords(database)
@@ -41,7 +41,7 @@ def far(postgres_url: str) -> Iterator[tuple[SqlRecords, Proxy]]:
 
 
 @pytest.mark.parametrize("fault", ["freeze", "refuse"])
-def test_a_server_that_is_away_is_not_waited_for(far: tuple[SqlRecords, Proxy], fault: str) -> None:
+def test_an_unavailable_server_fails_at_once(far: tuple[SqlRecords, Proxy], fault: str) -> None:
     records, proxy = far
     getattr(proxy, fault)()
     for use in (records.log.head, lambda: records.log.append("p", [FACT], expected=None, at=1.0)):
@@ -52,15 +52,15 @@ def test_a_server_that_is_away_is_not_waited_for(far: tuple[SqlRecords, Proxy], 
 
 
 @pytest.mark.parametrize("fault", ["forget", "reset"])
-def test_a_connection_that_died_unseen_is_replaced(far: tuple[SqlRecords, Proxy], fault: str) -> None:
-    """The first query may still report the fault that came in its middle; the next one works."""
+def test_a_silently_closed_connection_is_replaced(far: tuple[SqlRecords, Proxy], fault: str) -> None:
+    """The first query may still fail in the middle; the next one works."""
     records, proxy = far
     getattr(proxy, fault)()
     assert records.log.head() == 1
     assert records.log.append("p", [FACT], expected=1, at=1.0)
 
 
-def test_a_connection_that_dies_in_a_transaction_is_told_of(far: tuple[SqlRecords, Proxy]) -> None:
+def test_a_connection_lost_in_a_transaction_is_reported(far: tuple[SqlRecords, Proxy]) -> None:
     records, proxy = far
     with pytest.raises(DatabaseUnavailable, match="did not answer within"), records.write() as rows:
         rows.studies.add(StudyRecord(id="s", stream="p", name="n", state="running", submitted_at=1.0))
@@ -70,8 +70,8 @@ def test_a_connection_that_dies_in_a_transaction_is_told_of(far: tuple[SqlRecord
         assert rows.studies.find("s") is None
 
 
-def test_a_writer_that_is_frozen_in_a_transaction_stops_nobody(postgres_url: str) -> None:
-    """As a machine that is paused between append and commit: it holds the head's row, and the server throws it out."""
+def test_a_frozen_writer_does_not_block_others(postgres_url: str) -> None:
+    """Like a machine paused between append and commit: it locks the head's row, until the server ends its session."""
     frozen, other = (SqlRecords(Database(postgres_url, patience=p)) for p in (PATIENCE, 20.0))
     with pytest.raises(DatabaseUnavailable), frozen.database.write() as session:
         session.execute(text("UPDATE log_head SET position = position + 1"))
@@ -81,7 +81,7 @@ def test_a_writer_that_is_frozen_in_a_transaction_stops_nobody(postgres_url: str
         records.close()
 
 
-def test_a_lock_is_not_waited_for_without_end(postgres_url: str) -> None:
+def test_the_wait_for_a_lock_is_bounded(postgres_url: str) -> None:
     holder, waiter = (SqlRecords(Database(postgres_url, patience=p)) for p in (20.0, LONGER))
     with holder.database.write() as session:
         session.execute(text("UPDATE log_head SET position = position"))
@@ -92,7 +92,7 @@ def test_a_lock_is_not_waited_for_without_end(postgres_url: str) -> None:
         records.close()
 
 
-def test_a_primary_that_was_demoted_is_away(postgres_url: str, postgres_admin: Engine) -> None:
+def test_a_demoted_primary_is_unavailable(postgres_url: str, postgres_admin: Engine) -> None:
     name = make_url(postgres_url).database
     with postgres_admin.connect() as connection:
         connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
@@ -105,17 +105,17 @@ def test_a_primary_that_was_demoted_is_away(postgres_url: str, postgres_admin: E
     records.close()
 
 
-def test_a_full_pool_is_a_database_that_is_away(postgres_url: str) -> None:
+def test_a_full_pool_is_a_database_outage(postgres_url: str) -> None:
     database = Database(postgres_url, patience=LONGER)
     ended = suppress(DatabaseUnavailable)  # the server may end the idle transactions meanwhile
     with ended, ExitStack() as held, pytest.raises(DatabaseUnavailable, match="QueuePool"):
-        for _ in range(100):  # more than any pool here has
+        for _ in range(100):  # more than the size of any pool here
             held.enter_context(database.read())
     database.dispose()
 
 
-def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -> None:
-    """Two that lock two rows crosswise: one of them is the victim, and neither hears of it."""
+def test_a_transaction_that_lost_a_race_is_retried(postgres_url: str) -> None:
+    """Two transactions that lock two rows crosswise: one is the victim, and neither caller notices."""
     records, met, done = SqlRecords(Database(postgres_url)), threading.Barrier(2), []
     with records.write() as rows:
         for study in "xy":
@@ -140,7 +140,7 @@ def test_a_short_transaction_that_lost_a_race_is_done_again(postgres_url: str) -
     records.close()
 
 
-def test_a_race_that_is_lost_again_and_again_is_said(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeatedly_lost_race_is_reported(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.events.records.ROW_RACES", Backoff(0.0, 0.0))
     records, tries = SqlRecords(Database(sqlite_url)), list[Rows]()
 
@@ -154,7 +154,7 @@ def test_a_race_that_is_lost_again_and_again_is_said(sqlite_url: str, monkeypatc
     records.close()
 
 
-def test_a_lost_race_is_said_where_nobody_tries_again(postgres_url: str) -> None:
+def test_a_lost_race_without_a_retry_is_reported(postgres_url: str) -> None:
     records = SqlRecords(Database(postgres_url))
     with pytest.raises(LostRace), records.database.write() as session:
         session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$"))
@@ -162,8 +162,8 @@ def test_a_lost_race_is_said_where_nobody_tries_again(postgres_url: str) -> None
 
 
 @pytest.mark.parametrize(("pragma", "said"), [("query_only = 1", "readonly"), ("max_page_count = 1", "full")])
-def test_a_file_that_takes_nothing_more_is_away(sqlite_url: str, pragma: str, said: str) -> None:
-    """It may not be written, or its disk is full: no limit is below the pages that there are."""
+def test_a_full_or_read_only_file_is_an_outage(sqlite_url: str, pragma: str, said: str) -> None:
+    """The file is read-only, or its disk is full: the limit of pages cannot be below the file's pages."""
     records = SqlRecords(Database(sqlite_url))
     with records.database.read() as session:
         session.execute(text(f"PRAGMA {pragma}"))
@@ -172,7 +172,7 @@ def test_a_file_that_takes_nothing_more_is_away(sqlite_url: str, pragma: str, sa
     records.close()
 
 
-def test_a_file_that_another_holds_is_away_after_a_while(sqlite_url: str) -> None:
+def test_a_locked_file_is_an_outage_after_the_timeout(sqlite_url: str) -> None:
     records = SqlRecords(Database(sqlite_url, patience=0.1))
     other = SQLITE.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -183,7 +183,7 @@ def test_a_file_that_another_holds_is_away_after_a_while(sqlite_url: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:s%C3%A9cret@127.0.0.1:1/log?password=hidden2", "sqlite:////no/x.db"])
-def test_what_is_secret_in_a_url_is_never_said(url: str) -> None:
+def test_secrets_in_a_url_are_masked(url: str) -> None:
     with pytest.raises(DatabaseUnavailable) as error, Database(url).read():
         pass
     assert not any(secret in str(error.value) for secret in ("cret", "hidden2", "password", "me:"))

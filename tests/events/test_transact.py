@@ -1,4 +1,4 @@
-"""The only way to write: a decision holds for the version it was made on, and folded events are committed ones."""
+"""`transact`: a decision is recorded only at the version that it was made on, and only committed events are folded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def history() -> list[Event]:
     return [decode(*json.loads(line)) for line in HISTORY.read_text().splitlines()]
 
 
-def submitted(study: str) -> StudySubmitted:
+def submission(study: str) -> StudySubmitted:
     return StudySubmitted(study=study, spec={"name": study}, at=1.0)
 
 
@@ -49,39 +49,39 @@ def write(
     return transact(log, plans, transaction, attempts=attempts, pause=no_pause)
 
 
-def test_what_was_decided_is_recorded_and_folded(log: EventLog) -> None:
+def test_decided_events_are_recorded_and_folded(log: EventLog) -> None:
     plans = Plans(log)
-    recorded = write(log, plans, lambda plan: [submitted("s1"), submitted("s2")], at=5.0)
+    recorded = write(log, plans, lambda plan: [submission("s1"), submission("s2")], at=5.0)
     assert recorded == log.read("p")
     assert [r.at for r in recorded] == [5.0, 5.0]
-    assert plans.get("p") == fold([submitted("s1"), submitted("s2")])
+    assert plans.get("p") == fold([submission("s1"), submission("s2")])
     assert plans.get("p").version == 2
 
 
-def test_where_another_was_faster_it_is_decided_again(log: EventLog) -> None:
+def test_after_a_conflict_it_decides_again(log: EventLog) -> None:
     plans, seen = Plans(log), []
 
     def decide(plan: SearchPlan) -> list[Event]:
         if not seen:
-            log.append("p", [submitted("other")], expected=None, at=1.0)
+            log.append("p", [submission("other")], expected=None, at=1.0)
         seen.append(list(plan.studies))
-        return [submitted("mine")]
+        return [submission("mine")]
 
     write(log, plans, decide, at=1.0)
     assert seen == [[], ["other"]]
     assert list(plans.get("p").studies) == ["other", "mine"]
 
 
-def test_what_is_known_is_read_again_only_where_it_was_too_old(log: EventLog) -> None:
+def test_only_an_outdated_plan_is_read_again(log: EventLog) -> None:
     plans, seen = Plans(log), list[list[str]]()
 
     def decide(plan: SearchPlan) -> list[Event]:
         seen.append(list(plan.studies))
-        return [submitted(f"mine{len(seen)}")]
+        return [submission(f"mine{len(seen)}")]
 
-    write(log, plans, lambda plan: [submitted("first")])
+    write(log, plans, lambda plan: [submission("first")])
     write(log, plans, decide, is_known=True)
-    log.append("p", [submitted("other")], expected=None, at=1.0)
+    log.append("p", [submission("other")], expected=None, at=1.0)
     write(log, plans, decide, is_known=True)
     assert seen == [["first"], ["first", "mine1"], ["first", "mine1", "other"]]
     assert list(plans.get("p").studies) == ["first", "mine1", "other", "mine3"]
@@ -91,15 +91,15 @@ def test_it_gives_up_after_some_attempts(log: EventLog) -> None:
     plans = Plans(log)
 
     def decide(plan: SearchPlan) -> list[Event]:
-        log.append("p", [submitted(f"s{plan.version}")], expected=None, at=1.0)
-        return [submitted("mine")]
+        log.append("p", [submission(f"s{plan.version}")], expected=None, at=1.0)
+        return [submission("mine")]
 
     with pytest.raises(VersionConflict):
         write(log, plans, decide, attempts=3)
     assert list(plans.get("p").studies) == ["s0", "s1", "s2"]
 
 
-def test_where_nothing_is_to_be_written_the_log_is_not_asked() -> None:
+def test_an_empty_decision_writes_nothing_to_the_log() -> None:
     class Silent(MemoryLog):
         def write(self, append: Append) -> list[StoredEvent]:
             raise AssertionError("nothing is to be written")
@@ -108,14 +108,14 @@ def test_where_nothing_is_to_be_written_the_log_is_not_asked() -> None:
     assert write(log, Plans(log), lambda plan: []) == []
 
 
-def test_many_at_once_lose_nothing(log: EventLog) -> None:
-    """Each adds a study that is named after how many there are: two decided on the same plan would share a name."""
+def test_concurrent_decisions_lose_nothing(log: EventLog) -> None:
+    """Each adds a study named by the number of studies: two decisions on the same plan would share a name."""
     shared = Plans(log)
 
     def add(n: int) -> None:
         plans = shared if n % 2 else Plans(log)
         for _ in range(5):
-            write(log, plans, lambda plan: [submitted(f"s{len(plan.studies)}")], attempts=1000)
+            write(log, plans, lambda plan: [submission(f"s{len(plan.studies)}")], attempts=1000)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(4)))
@@ -123,14 +123,14 @@ def test_many_at_once_lose_nothing(log: EventLog) -> None:
     assert shared.get("p") == Plans(log).get("p")
 
 
-def test_nothing_decided_is_nothing_written(log: EventLog) -> None:
+def test_no_decision_writes_no_events(log: EventLog) -> None:
     ran = []
     assert write(log, Plans(log), lambda plan: [], at=1.0) == []
     assert write(log, Plans(log), lambda plan: [], alongside=ran.append) == []
     assert (log.head(), len(ran)) == (0, 1)
 
 
-def test_what_decide_or_alongside_raises_comes_through(log: EventLog) -> None:
+def test_errors_of_decide_and_alongside_are_raised(log: EventLog) -> None:
     plans = Plans(log)
 
     def refuse(_: object) -> list[Event]:
@@ -139,22 +139,22 @@ def test_what_decide_or_alongside_raises_comes_through(log: EventLog) -> None:
     with pytest.raises(PermissionError):
         write(log, plans, refuse, at=1.0)
     with pytest.raises(PermissionError):
-        write(log, plans, lambda plan: [submitted("s")], alongside=refuse)
+        write(log, plans, lambda plan: [submission("s")], alongside=refuse)
     assert (log.head(), plans.get("p")) == (0, SearchPlan())
 
 
 def test_a_key_is_decided_once(log: EventLog) -> None:
     plans = Plans(log)
-    first = write(log, plans, lambda plan: [submitted("s")], at=1.0, key="k")
+    first = write(log, plans, lambda plan: [submission("s")], at=1.0, key="k")
     again = write(log, plans, lambda plan: pytest.fail("decided again"), at=2.0, key="k")
     assert again == first
     assert write(log, plans, lambda plan: [], at=1.0, key="nothing") == []
-    assert write(log, plans, lambda plan: [submitted("t")], at=1.0, key="nothing") == []
+    assert write(log, plans, lambda plan: [submission("t")], at=1.0, key="nothing") == []
 
 
 def test_a_key_sent_twice_at_once_is_decided_once(log: EventLog) -> None:
     def send(n: int) -> object:
-        return write(log, Plans(log), lambda plan: [submitted(f"s{plan.version}")], at=1.0, key="k")
+        return write(log, Plans(log), lambda plan: [submission(f"s{plan.version}")], at=1.0, key="k")
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(send, range(4)))
@@ -167,32 +167,32 @@ def test_a_fact_is_recorded_with_its_proof(log: EventLog) -> None:
         raise Fenced
 
     with pytest.raises(Fenced):
-        record(log, "p", [submitted("s")], at=1.0, alongside=refuse)
-    record(log, "p", [submitted("s")], at=1.0, alongside=lambda _: None)
+        record(log, "p", [submission("s")], at=1.0, alongside=refuse)
+    record(log, "p", [submission("s")], at=1.0, alongside=lambda _: None)
     assert list(Plans(log).get("p").studies) == ["s"]
 
 
-def test_plans_see_what_others_wrote(log: EventLog) -> None:
+def test_plans_see_events_of_other_writers(log: EventLog) -> None:
     plans = Plans(log)
     plans.get("p")
-    log.append("p", [submitted("s"), StudyPaused(study="s")], expected=None, at=1.0)
-    log.append("q", [submitted("t")], expected=None, at=1.0)
+    log.append("p", [submission("s"), StudyPaused(study="s")], expected=None, at=1.0)
+    log.append("q", [submission("t")], expected=None, at=1.0)
     assert plans.get("p").studies["s"].state == "paused"
     assert (plans.get("p").version, plans.get("q").version) == (2, 1)
 
 
 def test_a_plan_that_broke_half_way_is_folded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     log, at = MemoryLog(), [0.0]
-    log.append("p", [submitted("s"), submitted("t")], expected=0, at=1.0)
+    log.append("p", [submission("s"), submission("t")], expected=0, at=1.0)
     plans = Plans(log, clock=lambda: at[0])
     evolve = module.evolve
 
-    def broken(plan: SearchPlan, event: Event) -> None:
+    def broken_fold(plan: SearchPlan, event: Event) -> None:
         evolve(plan, event)
         if event.study == "t":
             raise MemoryError
 
-    monkeypatch.setattr(module, "evolve", broken)
+    monkeypatch.setattr(module, "evolve", broken_fold)
     with pytest.raises(PlanUnusable, match="plan p cannot be used: MemoryError"):
         plans.get("p")
     monkeypatch.undo()
@@ -200,21 +200,21 @@ def test_a_plan_that_broke_half_way_is_folded_anew(monkeypatch: pytest.MonkeyPat
     assert plans.get("p") == Plans(log).get("p")
 
 
-def test_what_cannot_be_folded_is_not_folded_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_cannot_be_folded_is_not_retried_at_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
     log, folded = MemoryLog(), []
-    log.append("p", [submitted("s")], expected=0, at=1.0)
+    log.append("p", [submission("s")], expected=0, at=1.0)
     plans = Plans(log)
 
-    def broken(plan: SearchPlan, event: Event) -> None:
+    def broken_fold(plan: SearchPlan, event: Event) -> None:
         folded.append(event)
         raise KeyError("n1")
 
-    monkeypatch.setattr(module, "evolve", broken)
+    monkeypatch.setattr(module, "evolve", broken_fold)
     for _ in range(3):
         with pytest.raises(PlanUnusable, match="KeyError: 'n1'"):
             plans.get("p")
     assert len(folded) == 1
-    log.append("p", [submitted("t")], expected=1, at=1.0)
+    log.append("p", [submission("t")], expected=1, at=1.0)
     with pytest.raises(PlanUnusable):
         plans.get("p")
     assert len(folded) == 2
@@ -223,7 +223,7 @@ def test_what_cannot_be_folded_is_not_folded_again_and_again(monkeypatch: pytest
 def test_an_event_of_a_newer_version_holds_up_its_plan_alone(database: Database) -> None:
     log = SqlLog(database)
     for stream in ("p", "q"):
-        log.append(stream, [submitted(stream)], expected=0, at=1.0)
+        log.append(stream, [submission(stream)], expected=0, at=1.0)
     with database.write() as session:
         session.execute(text("UPDATE events SET schema_version = 99 WHERE stream = 'p'"))
     plans = Plans(log)
@@ -232,12 +232,12 @@ def test_an_event_of_a_newer_version_holds_up_its_plan_alone(database: Database)
     assert list(plans.get("q").studies) == ["q"]
 
 
-def test_plans_are_let_go_when_idle() -> None:
+def test_idle_plans_are_released() -> None:
     log, at = MemoryLog(), [0.0]
     plans = Plans(log, idle_seconds=100.0, max_idle=3, clock=lambda: at[0])
     for number in range(6):
-        log.append(f"p{number}", [submitted(f"s{number}")], expected=0, at=1.0)
-        if number:  # the study of p0 runs on
+        log.append(f"p{number}", [submission(f"s{number}")], expected=0, at=1.0)
+        if number:  # the study of p0 still runs
             log.append(f"p{number}", [StudyPaused(study=f"s{number}")], expected=1, at=1.0)
         plans.get(f"p{number}")
     assert plans.names() == ["p0", "p3", "p4", "p5"]
@@ -249,24 +249,24 @@ def test_plans_are_let_go_when_idle() -> None:
     assert plans.get("p1").studies["s1"].state == "paused"
 
 
-def test_plans_of_many_events_are_let_go_first() -> None:
-    """The API took 1.9 GB after it had shown ten studies of 10,000 trials."""
+def test_plans_of_many_events_are_released_first() -> None:
+    """Once the API took 1.9 GB after it had shown ten studies of 10,000 trials."""
     log = MemoryLog()
     plans = Plans(log, max_idle_events=7)
     for name, events in (("small", 1), ("large", 6), ("larger", 8), ("last", 1)):
         paused = [StudyPaused(study=name), StudyResumed(study=name)] * 5
-        log.append(name, [submitted(name), *paused[: events - 1]], expected=0, at=1.0)
+        log.append(name, [submission(name), *paused[: events - 1]], expected=0, at=1.0)
         log.append(name, [StudyPaused(study=name)], expected=events, at=1.0)
         assert plans.get(name).version == events + 1
-    assert plans.names() == ["last"], "the larger one alone is over the limit, so older ones are, too"
+    assert plans.names() == ["last"], "the larger plan alone exceeds the limit, so older ones are released, too"
     plans.get("small")
     plans.get("another")
     assert plans.names() == ["last", "small", "another"]
 
 
-def test_a_plan_that_is_asked_for_after_a_long_time_is_there() -> None:
+def test_a_released_plan_is_read_again() -> None:
     log, at = MemoryLog(), [0.0]
-    log.append("p", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)
+    log.append("p", [submission("s"), StudyPaused(study="s")], expected=0, at=1.0)
     plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
     plans.get("p")
     at[0] += 1000.0
@@ -274,17 +274,17 @@ def test_a_plan_that_is_asked_for_after_a_long_time_is_there() -> None:
 
 
 def two_plans() -> tuple[Plans, list[float]]:
-    """Plans p and q, which have just been looked at; and the time, which is the test's."""
+    """Plans p and q, which have just been read, and the test's clock."""
     log, at = MemoryLog(), [0.0]
     plans = Plans(log, idle_seconds=100.0, clock=lambda: at[0])
     for stream in ("p", "q"):
-        log.append(stream, [submitted("s")], expected=0, at=1.0)
+        log.append(stream, [submission("s")], expected=0, at=1.0)
         plans.get(stream)
     return plans, at
 
 
-def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
-    """As in an API process that has written to it, and never hears that it is over."""
+def test_an_unread_plan_of_a_running_study_is_released() -> None:
+    """For example in an API process that wrote to it and never reads its end."""
     plans, at = two_plans()
     at[0] += 90.0
     plans.get("q")
@@ -293,7 +293,7 @@ def test_a_plan_that_nobody_looks_at_is_let_go_even_if_its_study_runs() -> None:
     assert plans.names() == ["q"]
 
 
-def test_a_plan_that_somebody_keeps_is_not_let_go() -> None:
+def test_a_kept_plan_is_not_released() -> None:
     plans, at = two_plans()
     at[0] += 90.0
     plans.keep(["p", "never read"])
@@ -302,9 +302,9 @@ def test_a_plan_that_somebody_keeps_is_not_let_go() -> None:
     assert plans.names() == ["p", "r"]
 
 
-def test_a_plan_in_use_is_not_let_go() -> None:
+def test_a_plan_in_use_is_not_released() -> None:
     log, at = MemoryLog(), [0.0]
-    log.append("p", [submitted("s"), StudyPaused(study="s")], expected=0, at=1.0)
+    log.append("p", [submission("s"), StudyPaused(study="s")], expected=0, at=1.0)
     plans = Plans(log, idle_seconds=1.0, clock=lambda: at[0])
     with ThreadPoolExecutor(1) as other, plans.holding("p") as plan:
         at[0] += 10.0
@@ -314,7 +314,7 @@ def test_a_plan_in_use_is_not_let_go() -> None:
 
 def test_a_plan_is_read_while_its_writer_waits_for_the_disk(log: EventLog) -> None:
     plans, seen = Plans(log), []
-    write(log, plans, lambda plan: [submitted("s")])
+    write(log, plans, lambda plan: [submission("s")])
 
     def version() -> int:
         with plans.holding("p", fresh=False) as plan:
@@ -324,18 +324,18 @@ def test_a_plan_is_read_while_its_writer_waits_for_the_disk(log: EventLog) -> No
         with ThreadPoolExecutor(1) as other:
             seen.append(other.submit(version).result(timeout=60))
 
-    write(log, plans, lambda plan: [submitted("t")], alongside=alongside)
+    write(log, plans, lambda plan: [submission("t")], alongside=alongside)
     assert seen == [1]
 
 
-def test_whoever_loses_races_decides_while_the_stream_is_locked(log: EventLog) -> None:
-    """Others write each time between reading and writing; once the stream is locked, they cannot."""
+def test_after_lost_races_it_decides_under_the_lock(log: EventLog) -> None:
+    """Others write between each read and write; under the lock of the stream they cannot."""
     plans, attempts = Plans(log), list[int]()
 
     def decide(plan: SearchPlan) -> list[Event]:
         if len(attempts) <= OPTIMISTIC:
-            log.append("p", [submitted(f"other{plan.version}")], expected=None, at=1.0)
-        return [submitted("mine")]
+            log.append("p", [submission(f"other{plan.version}")], expected=None, at=1.0)
+        return [submission("mine")]
 
     write(log, plans, decide, prepare=lambda: attempts.append(1))
     assert len(attempts) == OPTIMISTIC + 1
@@ -343,12 +343,12 @@ def test_whoever_loses_races_decides_while_the_stream_is_locked(log: EventLog) -
     assert plans.get("p") == Plans(log).get("p")
 
 
-def test_a_commit_whose_answer_was_lost_is_found_by_its_key(database: Database, monkeypatch) -> None:
+def test_a_commit_with_a_lost_answer_is_recognised_by_its_key(database: Database, monkeypatch) -> None:
     log = SqlLog(database)
     lose_answers(database, monkeypatch)
-    assert log.append("p", [submitted("s")], expected=0, at=1.0, key="k") == log.read("p")
+    assert log.append("p", [submission("s")], expected=0, at=1.0, key="k") == log.read("p")
     with pytest.raises(DatabaseUnavailable):  # without a key the outcome is unknown
-        log.append("p", [submitted("t")], expected=1, at=1.0)
+        log.append("p", [submission("t")], expected=1, at=1.0)
     assert log.head() == 2
 
 

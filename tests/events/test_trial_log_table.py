@@ -1,4 +1,4 @@
-"""What slots of any machine print and log: on record once, in order, bounded, and gone with its study."""
+"""The output and logged values of slots: stored once, in order, bounded, and deleted with their study."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(table: TrialLogTable, trial: int = 0, study: str = "s") -> str:
     return "".join(table.printed(study, trial))
 
 
-def test_what_is_sent_twice_or_overlaps_is_there_once(table: TrialLogTable) -> None:
+def test_repeated_and_overlapping_pieces_are_stored_once(table: TrialLogTable) -> None:
     assert table.add(piece(b"one ")) == 4
     assert table.add(piece(b"one ")) == 4
     assert table.add(piece(b"ne two ", 1)) == 8
@@ -49,13 +49,13 @@ def test_a_long_stage_is_a_few_rows_and_characters_are_not_cut(
     assert "".join(parts) == "ä€𝄞\0ends" and len(parts) < 8
 
 
-def test_what_could_not_be_sent_is_said(table: TrialLogTable) -> None:
+def test_gaps_are_marked(table: TrialLogTable) -> None:
     table.add(piece(b"begin"))
     table.add(piece(b"end", 1_000_005))
     assert text(table) == "begin\n--- 1,000,000 bytes are left out: they were more than could be sent\nend"
 
 
-def test_what_a_further_process_of_a_stage_prints_is_there_too(table: TrialLogTable) -> None:
+def test_the_output_of_a_restarted_stage_is_stored_too(table: TrialLogTable) -> None:
     table.add(piece(b"leader\n"))
     table.add(piece(b"other\n", source="c1-0.r1"))
     assert text(table) == "leader\n--- process r1 of a stage\nother\n"
@@ -83,7 +83,7 @@ def test_rows_of_a_node_are_found_in_any_study_and_other_plans_have_their_own(ta
     assert table.logged("plan", "n2") == []
 
 
-def test_a_study_goes_with_all_but_what_others_read(table: TrialLogTable) -> None:
+def test_a_deleted_study_keeps_rows_that_others_read(table: TrialLogTable) -> None:
     for name in ("0.log", "1.log", "proofs.log", "plan/kept.jsonl", "plan/gone.jsonl"):
         for study in ("s", "other"):
             table.add(piece(b"x", name=name, study=study))
