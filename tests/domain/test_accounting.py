@@ -1,4 +1,4 @@
-"""The waterfall of a study: its parts add up, and each is what a count by hand of single steps says."""
+"""The waterfall of a study: its parts add up, and each equals a count of single steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.domain.terms import StudyId, StudyState
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.plans import METRIC, OPENED, Story, study_of, tried
+from tests.plans import METRIC, OPENED, Story, max_examples, study_of
 from tests.strategies import Trial, spaces
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3, "distinct": False}
@@ -59,7 +59,7 @@ def vars_of(found: Waterfall) -> list[int]:
 
 
 def trained_by_hand(plan: SearchPlan, study: Study) -> tuple[int, int]:
-    """(steps that the trials took, each counted alone; different ones), one step at a time."""
+    """(trained steps of all trials counted alone, unique steps), counted one step at a time."""
     places: Counter[tuple[str, int]] = Counter()
     for trial in study.trials:
         for step in range(1, trial.steps + 1):
@@ -68,7 +68,7 @@ def trained_by_hand(plan: SearchPlan, study: Study) -> tuple[int, int]:
     return places.total(), sum(count > 0 for count in places.values())
 
 
-@tried(60)
+@max_examples(60)
 @given(
     spaces(),
     spaces(),
@@ -76,7 +76,7 @@ def trained_by_hand(plan: SearchPlan, study: Study) -> tuple[int, int]:
     st.integers(1, 3),
     st.integers(0, 40),
 )
-def test_the_parts_add_up_at_any_time_whatever_happens(
+def test_the_parts_add_up_at_any_time_under_faults(
     first: list[Trial], second: list[Trial], accidents: dict[int, str], slots: int, turns: int
 ) -> None:
     simulated = simulator(accidents, slots)
@@ -103,7 +103,7 @@ def test_a_study_without_accidents_repeats_nothing_and_leaves_nothing(slots: int
     assert adds_up(found) and found.stopped_early + found.shared + found.run == found.alone
 
 
-def test_what_tuners_may_still_ask_for_is_not_saved_yet() -> None:
+def test_steps_that_the_tuner_may_still_request_are_not_saved() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
     while not study.num_results:
@@ -111,8 +111,8 @@ def test_what_tuners_may_still_ask_for_is_not_saved_yet() -> None:
     assert cost(simulated.plan, study).stopped_early == 0
 
 
-def test_a_cancelled_study_saved_what_it_saved() -> None:
-    """672 of 1280 steps were called saved after 84 had been trained."""
+def test_a_cancelled_study_counts_only_shared_steps_as_saved() -> None:
+    """Once 672 of 1280 steps were called saved after 84 trained ones."""
     simulated = simulator()
     study = submit(simulated, asha(tuner={"kind": "grid", "max_steps": 18}))
     while not study.executed:
@@ -124,7 +124,7 @@ def test_a_cancelled_study_saved_what_it_saved() -> None:
     assert found.unfinished == found.alone - found.run - found.shared
 
 
-def test_what_another_study_has_trained_is_known() -> None:
+def test_steps_of_another_study_count_as_known() -> None:
     simulated = simulator()
     first, second = submit(simulated, asha()), submit(simulated, asha())
     simulated.run()
@@ -137,8 +137,8 @@ def test_what_another_study_has_trained_is_known() -> None:
     assert (again.run, again.known + again.shared, again.saved_by_sharing) == (0, again.steps_taken, 1.0)
 
 
-def test_steps_that_sharing_had_run_again_are_no_savings() -> None:
-    """75 % were shown as 82 %."""
+def test_steps_that_sharing_repeated_are_no_savings() -> None:
+    """Once 75 % were shown as 82 %."""
     waterfall = Waterfall(
         alone=100, stopped_early=0, unfinished=0, shared=70, known=10, repeated=6, retried=3, lost=2, struck=1, run=32
     )
@@ -147,7 +147,7 @@ def test_steps_that_sharing_had_run_again_are_no_savings() -> None:
 
 
 def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
-    """Trials that failed in the steps that they share were 100 % saved by sharing."""
+    """Once trials that failed in their shared steps counted as 100 % saved by sharing."""
     simulated = simulator(dict.fromkeys(range(99), "fail"))
     study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.1}, 8)], max_restarts=0).to_json())
     simulated.run()
@@ -156,7 +156,7 @@ def test_a_study_that_ended_without_a_result_saved_nothing() -> None:
 
 
 def test_the_start_of_a_process_is_no_pace() -> None:
-    """A study of eight steps, run in a second in which two processes began, saved 64 steps: \"about 7 s\"."""
+    """Once a study of eight steps, in whose second two processes started, reported 64 saved steps as \"about 7 s\"."""
     story = Story()
     study = story.submit(({"lr": 0.1}, 8), ({"lr": 0.2}, 12), ({"lr": 0.3}, 90))
     found, [first], [second], [third] = story.plan.studies[study], *(story.path(study, number) for number in range(3))
@@ -171,14 +171,14 @@ def test_the_start_of_a_process_is_no_pace() -> None:
     assert seconds_per_step(found) == pytest.approx(0.1)
 
 
-def test_a_long_stage_is_a_pace_though_its_process_began_with_it() -> None:
+def test_a_long_stage_gives_a_pace_despite_its_process_start() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 80))
     story.train(story.assign((story.path(study)[0], 0, 80)), seconds=80.0)
     assert seconds_per_step(story.plan.studies[study]) == 1.0
 
 
-def test_a_lost_worker_costs_what_it_had_not_kept() -> None:
+def test_a_lost_worker_costs_its_unsaved_steps() -> None:
     simulated = simulator({0: "lose"}, slots=1)
     study = submit(simulated, study_of([({"lr": 0.1}, 10)]).to_json())
     simulated.run()
@@ -187,7 +187,7 @@ def test_a_lost_worker_costs_what_it_had_not_kept() -> None:
     assert (found.repeated, found.retried) == (0, 0)
 
 
-def test_the_end_of_a_users_trial_is_what_it_was_asked_for() -> None:
+def test_a_users_trial_ends_at_its_requested_step() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
     simulated.give(c.AddTrial(study=study.id, hp={"lr": 0.1, "bs": 1}, steps=4))

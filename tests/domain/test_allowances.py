@@ -1,4 +1,4 @@
-"""The allowance of a token: no sequence of its commands lets its studies take more than that."""
+"""The allowance of a token: no sequence of its commands lets its studies use more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def constant(value: float) -> dict[str, Any]:
 
 
 class Token:
-    """A token that gives commands on a plan, within its allowance."""
+    """A token with an allowance that commands a plan."""
 
     def __init__(self) -> None:
         self.story = Story()
@@ -50,7 +50,7 @@ class Token:
         return next(each for each in self.give(submit) if isinstance(each, e.StudySubmitted))
 
     def train(self, name: str, seconds: float) -> None:
-        """Slots worked for the study for this time."""
+        """Let slots work for the study for this time."""
         self.plan.studies[StudyId(name)].gpu_seconds += seconds
 
 
@@ -62,14 +62,14 @@ def test_a_study_without_a_budget_gets_the_rest() -> None:
         token.submit("c")
 
 
-def test_a_study_that_asks_for_more_is_refused_with_the_rest() -> None:
+def test_a_study_above_the_allowance_is_refused_with_the_remainder() -> None:
     token = Token()
     token.submit("a", max_slot_seconds=60)
     with pytest.raises(Refused, match="must be at most the 40 s that token ci has left of its 100 s, got 50"):
         token.submit("b", max_slot_seconds=50)
 
 
-def test_a_study_that_is_over_gives_back_what_it_did_not_use() -> None:
+def test_an_ended_study_returns_its_unused_budget() -> None:
     token = Token()
     token.submit("a")
     token.train("a", 25)
@@ -130,7 +130,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_studies_never_hold_more_than_the_allowance(steps: list[tuple[str, float, int]]) -> None:
-    """A study trains until its budget is used up, as the scheduler has it."""
+    """A study trains until its budget is used up, as in the scheduler."""
     token = Token()
     for number, (what, seconds, which) in enumerate(steps):
         names = list(token.plan.studies)

@@ -1,4 +1,4 @@
-"""A node that begins with a mean of others: its name, its inputs, which states stay for it, and its replay."""
+"""A node that begins with a mean of states: its name, its inputs, the states kept for it, and its replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
 LRS = [{"family": "multistep", "init": 0.1, "milestones": [10], "gamma": gamma} for gamma in (0.1, 0.2, 0.5)]
 
 
-def trained(slots: int = 2, **options: Any) -> Simulator:
+def train_three_trials(slots: int = 2, **options: Any) -> Simulator:
     """Three trials that part at step 10 and end at 20, 20 and 16."""
     trials = [{"hp": {"lr": lr, "bs": 4}, "steps": steps} for lr, steps in zip(LRS, (20, 20, 16), strict=True)]
     world = simulator(spec({"kind": "trials", "trials": trials}, keep_every=5), slots=slots, **options)
@@ -38,7 +38,7 @@ def trained(slots: int = 2, **options: Any) -> Simulator:
     return world
 
 
-def asked(**fields: Any) -> c.AverageTrials:
+def average_command(**fields: Any) -> c.AverageTrials:
     return c.AverageTrials(study=STUDY, time=100.0, **fields)
 
 
@@ -51,10 +51,10 @@ def lose_states(world: Simulator) -> None:
         world.take([e.CheckpointDropped(node=place.node, step=place.step, key=place.key, reason="lost")])
 
 
-def test_it_is_evaluated_where_the_last_of_its_states_is_and_costs_no_step() -> None:
-    world = trained()
+def test_an_average_is_evaluated_at_its_last_state_and_costs_no_step() -> None:
+    world = train_three_trials()
     executed = world.plan.studies[STUDY].executed
-    world.give(asked(trials=(2, 0, 1)))
+    world.give(average_command(trials=(2, 0, 1)))
     trial = newest(world)
     assert world.plan.studies[STUDY].state == "running" and trial.requested_steps == [20]
     world.run()
@@ -67,27 +67,27 @@ def test_it_is_evaluated_where_the_last_of_its_states_is_and_costs_no_step() -> 
     assert replay(numbered(world.events), STUDY).identical
 
 
-def test_equal_averages_are_one_whoever_asks_and_in_which_order() -> None:
-    world = trained()
-    world.give(asked(trials=(0, 1, 2)))
+def test_equal_averages_are_one_node_in_any_order_of_requests() -> None:
+    world = train_three_trials()
+    world.give(average_command(trials=(0, 1, 2)))
     world.run()
-    events = decide(world.plan, asked(trials=(2, 1, 0), weights=(3.0, 3.0, 3.0)))
+    events = decide(world.plan, average_command(trials=(2, 1, 0), weights=(3.0, 3.0, 3.0)))
     assert [event.path for event in events if isinstance(event, e.TrialAdded)] == [{newest(world).path[0]: 20}]
     assert not any(isinstance(event, e.AverageNamed) for event in events), "an equal average is named once"
-    other = decide(world.plan, asked(trials=(2, 1, 0), weights=(1.0, 1.0, 2.0)))
+    other = decide(world.plan, average_command(trials=(2, 1, 0), weights=(1.0, 1.0, 2.0)))
     assert newest(world).path[0] not in [event.node for event in other if isinstance(event, e.AverageNamed)]
 
 
-def test_what_goes_on_from_it_is_shared_and_branched_like_anything() -> None:
-    world = trained()
-    world.give(asked(best=2, steps=25))
+def test_training_from_an_average_is_shared_and_branched() -> None:
+    world = train_three_trials()
+    world.give(average_command(best=2, steps=25))
     world.run()
     executed = world.plan.studies[STUDY].executed
-    world.give(asked(best=2, steps=30))
+    world.give(average_command(best=2, steps=30))
     first, second = world.plan.studies[STUDY].trials[-2:]
     assert second.path[:2] == first.path and second.requested_steps == [newest(world).requested_steps[0], 30]
     world.give(c.BranchTrial(study=STUDY, trial=4, at=27, hp={"lr": 0.5}, steps=31, time=101.0))
-    world.give(asked(best=2, steps=24, hp={"lr": 0.5}))
+    world.give(average_command(best=2, steps=24, hp={"lr": 0.5}))
     world.run()
     assert world.plan.studies[STUDY].executed - executed == 5 + 4 + 4
     assert {trial.state for trial in world.plan.studies[STUDY].trials} == {"completed"}
@@ -97,10 +97,10 @@ def test_what_goes_on_from_it_is_shared_and_branched_like_anything() -> None:
 
 
 def test_averages_of_averages_and_of_the_last_states_of_a_trial() -> None:
-    world = trained()
-    world.give(asked(trials=(0,), last=2))
-    world.give(asked(trials=(0, 1)))
-    world.give(asked(trials=(3, 4, 2)))
+    world = train_three_trials()
+    world.give(average_command(trials=(0,), last=2))
+    world.give(average_command(trials=(0, 1)))
+    world.give(average_command(trials=(3, 4, 2)))
     world.run()
     study = world.plan.studies[STUDY]
     assert [each["step"] for each in study.trials[3].reason["average_of"]] == [20, 15]
@@ -108,10 +108,10 @@ def test_averages_of_averages_and_of_the_last_states_of_a_trial() -> None:
     assert {trial.state for trial in study.trials} == {"completed"}
 
 
-def test_states_that_are_gone_are_trained_again_at_the_price_that_was_said() -> None:
-    world = trained()
+def test_lost_states_are_trained_again_at_the_quoted_price() -> None:
+    world = train_three_trials()
     lose_states(world)
-    executed, wanted = world.plan.studies[STUDY].executed, asked(trials=(0, 1, 2), steps=22)
+    executed, wanted = world.plan.studies[STUDY].executed, average_command(trials=(0, 1, 2), steps=22)
     price = price_of(world.plan, wanted, LIMITS)
     assert (price.steps, price.new, price.again) == (22, 2, 10 + 10 + 10 + 6)
     world.give(wanted)
@@ -121,25 +121,25 @@ def test_states_that_are_gone_are_trained_again_at_the_price_that_was_said() -> 
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_states_that_are_trained_again_have_the_values_of_a_trial_that_went_as_far(first: int) -> None:
-    """They had the values of the trial that came first, which may have left the node at an earlier step."""
+def test_retrained_states_use_the_values_of_a_trial_that_reached_them(first: int) -> None:
+    """Once they had the values of the first trial of the node, which may have left it at an earlier step."""
     ways = [{"lr": LRS[2], "bs": 4}, {"lr": 0.1, "bs": 4}]
     stays, trials = 1 - first, [{"hp": hp, "steps": 20} for hp in (ways if first == 0 else ways[::-1])]
     world = simulator(spec({"kind": "trials", "trials": trials}), slots=1)
     world.run()
     lose_states(world)
-    world.give(asked(trials=(0, 1)))
+    world.give(average_command(trials=(0, 1)))
     spans = [Span(world.plan.roots[0], 0, 20)]
     work = assign(Frontier(world.plan), spans, stages_of(world.plan, spans), 0)
     assert work.hp == world.plan.studies[STUDY].trials[stays].hp
 
 
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 3))
-def test_whatever_is_lost_it_comes_to_an_end_and_its_states_stay_until_then(seed: int, slots: int) -> None:
-    """Workers die and states are lost; no kept state that the mean needs may be released."""
+def test_an_average_completes_and_its_states_stay_under_losses(seed: int, slots: int) -> None:
+    """Workers die and states are lost; no kept state that the mean needs is released."""
     rng = Random(seed)
-    world = trained(slots, faults=faults(seed, lose=0.2))
-    world.give(asked(trials=(0, 1, 2), steps=rng.choice([None, 23])))
+    world = train_three_trials(slots, faults=faults(seed, lose=0.2))
+    world.give(average_command(trials=(0, 1, 2), steps=rng.choice([None, 23])))
     trial = newest(world)
     average = world.plan.nodes[trial.path[0]]
     while world.advance():
@@ -177,13 +177,13 @@ def test_whatever_is_lost_it_comes_to_an_end_and_its_states_stay_until_then(seed
         ({"trials": (0, 1), "hp": {"lt": 1}, "steps": 30}, "hp.lt: must be one of bs, lr"),
     ],
 )
-def test_what_cannot_be_averaged(fields: Any, problem: str) -> None:
+def test_invalid_averages_are_refused(fields: Any, problem: str) -> None:
     with pytest.raises(Refused) as refused:
-        trained().give(asked(**fields))
+        train_three_trials().give(average_command(**fields))
     assert str(refused.value).startswith(problem)
 
 
-def test_its_name_is_of_its_states_and_weights() -> None:
+def test_an_averages_name_depends_on_states_and_weights() -> None:
     shares = (MeanShare("a", 2, 1.0), MeanShare("b", 2, 1.0))  # type: ignore[arg-type]
     for other in (MeanShare("b", 2, 2.0), MeanShare("b", 1, 1.0)):  # type: ignore[arg-type]
         assert average_id(shares) != average_id((shares[0], other))

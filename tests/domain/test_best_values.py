@@ -1,4 +1,4 @@
-"""With `value: best`, a study goes by the results that it asks for itself, and by none that another one asked for."""
+"""With `value: best`, only results that the study itself requests count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.domain import results
 from tests.plans import Story
 
 
-def best(*, is_shared: bool, **fields: Any) -> tuple[int, int, float]:
+def best_trial(*, is_shared: bool, **fields: Any) -> tuple[int, int, float]:
     """The best trial of a study of two, with its step and value."""
     story = Story()
     mine = story.submit(({"lr": 1}, 10), ({"lr": 2}, 10), value="best", **fields)
@@ -27,5 +27,5 @@ def best(*, is_shared: bool, **fields: Any) -> tuple[int, int, float]:
 
 
 @pytest.mark.parametrize("fields, found", [({}, (1, 10, 0.75)), ({"eval_every": 5}, (0, 5, 0.80))])
-def test_what_another_study_evaluates_changes_no_result(fields: dict[str, int], found: tuple[int, int, float]) -> None:
-    assert best(is_shared=False, **fields) == best(is_shared=True, **fields) == found
+def test_evaluations_of_another_study_change_no_result(fields: dict[str, int], found: tuple[int, int, float]) -> None:
+    assert best_trial(is_shared=False, **fields) == best_trial(is_shared=True, **fields) == found

@@ -1,4 +1,4 @@
-"""A chain's row tells its worker all that the chain is; a row of another format is refused."""
+"""A chain's row holds the whole assignment of its worker; a row of another format is refused."""
 
 from __future__ import annotations
 

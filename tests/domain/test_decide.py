@@ -1,4 +1,4 @@
-"""Which commands are accepted and refused: given a plan, when a command, then events or a sentence."""
+"""Commands on a plan give events, or are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
         c.AddNote(study=S, text="why?", trial=2, at=0.0),
     ],
 )
-def test_what_is_not_there_is_unknown(story: Story, command: c.Command) -> None:
+def test_unknown_studies_and_trials_are_reported(story: Story, command: c.Command) -> None:
     assert "no" in refused(story, command)
     with pytest.raises(Unknown):
         decide(story.plan, command)
@@ -108,7 +108,7 @@ def test_deciding_again_changes_nothing(story: Story, command: c.Command) -> Non
     assert decide(story.plan, command) == ()
 
 
-def test_what_is_over_cannot_be_changed(story: Story) -> None:
+def test_an_ended_study_cannot_be_changed(story: Story) -> None:
     story.give(c.CancelStudy(study=S, at=1.0))
     for command in (c.PauseStudy(study=S), c.ResumeStudy(study=S), c.AddTrial(study=S, hp={"h": 1}, steps=1)):
         assert refused(story, command) == "study s is cancelled and cannot be changed any more"
@@ -118,7 +118,7 @@ def test_what_is_over_cannot_be_changed(story: Story) -> None:
     assert decide(story.plan, c.FailStudy(study=S, error="", at=2.0)) == ()
 
 
-def test_a_trial_that_has_its_result_can_be_cancelled_as_long_as_its_tuner_may_go_on_with_it(story: Story) -> None:
+def test_a_trial_that_its_tuner_may_promote_can_be_cancelled(story: Story) -> None:
     story.evaluate(story.path(S)[0].id, 10)
     assert story.trial(S).state == "completed"
     assert story.give(c.CancelTrial(study=S, trial=0)) == (e.TrialCancelled(study=S, trial=0),)
@@ -181,10 +181,10 @@ def test_nothing_is_removed_from_a_study_that_is_over(story: Story) -> None:
     assert refused(story, c.CancelTrial(study=S, trial=0)) == sentence
 
 
-def test_wishes_are_taken_in_order_and_numbered_on(story: Story) -> None:
+def test_trial_requests_are_added_in_order_with_the_next_numbers(story: Story) -> None:
     actions = (
         c.Start(hp={"h": 2}, steps=5, reason={"bracket": 1}),
-        c.Extend(trial=0, steps=10),  # it already has a request for that step
+        c.Extend(trial=0, steps=10),  # the trial already has a request for that step
         c.Extend(trial=0, steps=11, reason={"rung": 2}),
         c.Start(hp={"h": 3}, steps=5),
     )
@@ -249,8 +249,8 @@ def test_a_chain_that_is_over_cannot_be_lost(story: Story) -> None:
     assert decide(story.plan, lost) == ()
 
 
-def test_a_tuner_says_how_urgent_a_trial_is_and_why(story: Story) -> None:
-    """The same again is no news; another reason for the same priority is."""
+def test_a_tuner_sets_a_trials_priority_and_reason(story: Story) -> None:
+    """An equal priority and reason give no event; another reason for the same priority does."""
 
     def prioritize(priority: float, trial: int = 0, **reason: Any) -> tuple[e.Event, ...]:
         action = c.Prioritize(trial=trial, priority=priority, reason=reason)

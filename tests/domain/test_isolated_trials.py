@@ -1,4 +1,4 @@
-"""Requests of users are made once more, unchanged, when the trials of a study are trained alone."""
+"""When the trials of a study are trained alone, users' requests are repeated unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.domain.terms import ChainId, StudyId, VerificationKind
 from tests.plans import Story
 
 
-def isolated(story: Story, study: StudyId) -> Study:
+def isolate(story: Story, study: StudyId) -> Study:
     found = {"begin": 2, "step": 4, "difference": "1 of 2 leaves differ", "device": "cpu"}
     node = story.trial(study).path[0]
     story.happen(e.ExactnessTested(chain=ChainId("c"), proof=VerificationKind.HANDOVER, node=node, **found))  # type: ignore[arg-type]
@@ -18,11 +18,11 @@ def isolated(story: Story, study: StudyId) -> Study:
 
 
 def test_a_trial_keeps_its_repeats() -> None:
-    """Each number came from one seed instead of a mean of three."""
+    """Once each result came from one seed instead of the mean of three."""
     story = Story()
     study = story.submit(({"lr": 1}, 10), repeats=3)
     before = [run.hp for run in story.trial(study).runs]
-    [trial] = isolated(story, study).trials
+    [trial] = isolate(story, study).trials
     assert len(before) == 3 and [run.hp for run in trial.runs] == before
     assert len({run.root for run in trial.runs}) == 3 and all(run.root.endswith("/alone") for run in trial.runs)
 
@@ -31,4 +31,4 @@ def test_a_trial_that_was_cancelled_does_not_come_back() -> None:
     story = Story()
     study = story.submit(({"lr": 1}, 10), ({"lr": 2}, 10))
     story.give(c.CancelTrial(study=study, trial=1))
-    assert [trial.hp for trial in isolated(story, study).trials] == [{"lr": 1}]
+    assert [trial.hp for trial in isolate(story, study).trials] == [{"lr": 1}]

@@ -1,4 +1,4 @@
-"""Evaluations that a study's `eval_every` asks for on steps that were trained before it came."""
+"""Evaluations that `eval_every` requests at steps that were trained before the study was submitted."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def node(story: Story) -> Node:
     return node
 
 
-def late(story: Story, **fields: object) -> StudyId:
+def submit_late_study(story: Story, **fields: object) -> StudyId:
     return story.submit(({"h": 1}, 10), eval_every=2, **fields)
 
 
-def test_it_is_evaluated_where_the_state_is_kept_and_nothing_is_trained(story: Story, node: Node) -> None:
-    study = late(story)
+def test_late_evaluations_use_kept_states_without_training(story: Story, node: Node) -> None:
+    study = submit_late_study(story)
     assert [(stage.start, stage.end, stage.ready) for stage in build_stage_tree(story.plan)] == [
         (2, 2, True),
         (4, 4, True),
     ]
-    assert story.trial(study).state == "active", "it has its result, and not yet its curve"
+    assert story.trial(study).state == "active", "it has its result, but not its curve"
     assert [line.kind for line in story.plan.studies[study].history] == ["start", "result"]
     story.drain(Frontier(story.plan))
     assert [step for step, _ in story.plan.curve(story.trial(study))] == [2, 4, 10]
@@ -46,8 +46,8 @@ def test_it_is_evaluated_where_the_state_is_kept_and_nothing_is_trained(story: S
     assert [line.kind for line in story.plan.studies[study].history] == ["start", "result"]
 
 
-def test_what_goes_wrong_there_costs_no_trial_its_result(story: Story, node: Node) -> None:
-    study = late(story)
+def test_a_failed_late_evaluation_keeps_the_trials_result(story: Story, node: Node) -> None:
+    study = submit_late_study(story)
     story.evaluate(node.id, 2, None)
     assert story.trial(study).unevaluated == {4}
     chain = story.assign((node, 4, 4), study=study)
@@ -56,8 +56,8 @@ def test_what_goes_wrong_there_costs_no_trial_its_result(story: Story, node: Nod
     assert build_stage_tree(story.plan) == []
 
 
-def test_nobody_trains_only_to_evaluate(story: Story, node: Node) -> None:
-    study = late(story)
+def test_no_step_is_trained_for_an_evaluation_only(story: Story, node: Node) -> None:
+    study = submit_late_study(story)
     story.drop(node.id, 2)
     assert story.trial(study).unevaluated == {4}
     story.drop(node.id, 4)
@@ -76,8 +76,8 @@ def test_a_checkpoint_under_way_counts_until_it_fails(story: Story) -> None:
     assert story.trial(study).unevaluated == set()
 
 
-def test_a_result_is_more_than_an_evaluation(story: Story) -> None:
-    """A state that is kept at the step of a result, and lost before it was evaluated, is trained anew."""
+def test_a_lost_state_of_a_result_is_trained_anew(story: Story) -> None:
+    """The state at the step of a result was lost before its evaluation."""
     first = story.submit(({"h": 1}, 10))
     (node,) = story.path(first)
     chain = story.assign((node, 0, 10))
@@ -92,14 +92,14 @@ def test_a_result_is_more_than_an_evaluation(story: Story) -> None:
 
 
 def test_an_end_of_the_trial_is_an_end_of_its_evaluations(story: Story, node: Node) -> None:
-    cancelled, over = late(story), late(story)
+    cancelled, over = submit_late_study(story), submit_late_study(story)
     story.give(c.CancelTrial(study=cancelled, trial=0))
     story.give(c.CancelStudy(study=over, at=1.0))
     assert story.trial(over).state == "completed", "it has its result"
     assert not node.waiting
 
 
-def test_a_trial_that_goes_on_is_evaluated_past_where_it_was(story: Story, node: Node) -> None:
+def test_an_extended_trial_is_evaluated_beyond_its_earlier_end(story: Story, node: Node) -> None:
     study = story.submit(({"h": 1}, 2), eval_every=4)
     assert story.trial(study).unevaluated == set()
     story.give(c.ApplyTunerActions(study=study, actions=(c.Extend(trial=0, steps=12),)))
@@ -112,6 +112,6 @@ def test_a_chain_under_way_learns_of_evaluations_ahead(story: Story) -> None:
     frontier.refresh()
     chain = story.take(frontier)
     assert chain is not None
-    late(story)
+    submit_late_study(story)
     frontier.refresh()
     assert frontier.extra_eval_steps(chain) == [2, 4, 6, 8]

@@ -1,4 +1,4 @@
-"""Names of nodes are in every log there is: what once had a name keeps it."""
+"""Names of nodes are in all existing logs, so they never change."""
 
 from __future__ import annotations
 

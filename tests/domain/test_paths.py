@@ -1,4 +1,4 @@
-"""Which nodes a trial passes is on record: a log means the same plan to every later version."""
+"""The path of a trial is recorded: a log folds to the same plan in all later versions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.plans import Story, steps
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 LINES = [json.loads(line) for line in (GOLDEN / "rich.jsonl").read_text().splitlines()]
-"""What happened to studies of every kind of tuner and of all families. Some paths have names that nodes get no more."""
+"""Events of studies of all tuners and families. Some paths have names that nodes no longer get."""
 
 LINEAR = {"family": "linear", "init": 0.1, "slope": -0.01}
 
 
-def described(plan: SearchPlan) -> dict[str, Any]:
-    """What a plan is made of, as JSON."""
+def plan_as_json(plan: SearchPlan) -> dict[str, Any]:
+    """The parts of a plan, as JSON."""
     studies = {
         study.id: {
             "state": study.state,
@@ -50,14 +50,14 @@ def described(plan: SearchPlan) -> dict[str, Any]:
     return json.loads(json.dumps({"studies": studies, "nodes": nodes, "roots": plan.roots}))
 
 
-def test_a_recorded_log_is_folded_to_the_same_plan() -> None:
+def test_a_recorded_log_folds_to_the_same_plan() -> None:
     assert {version for _, version, _ in LINES} == {1}
     plan = fold(decode(*line) for line in LINES)
-    assert described(plan) == json.loads((GOLDEN / "rich.plan.json").read_text())
+    assert plan_as_json(plan) == json.loads((GOLDEN / "rich.plan.json").read_text())
 
 
-def recorded(events: list[e.Event]) -> list[e.Event]:
-    """As they come back from the log."""
+def round_trip(events: list[e.Event]) -> list[e.Event]:
+    """The events after encoding and decoding."""
     return [decode(*json.loads(json.dumps(encode(event)))) for event in events]
 
 
@@ -83,13 +83,13 @@ def test_a_path_is_recorded_where_it_grows(story: Story) -> None:
 
 
 def test_folding_derives_no_name(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later version may name nodes as it likes, and still opens this log."""
+    """A later version may name nodes in another way, and still folds this log."""
     monkeypatch.setattr(schedule, "node_id", lambda *_: pytest.fail("a name was derived"))
-    assert fold(recorded(story.events)) == story.plan
+    assert fold(round_trip(story.events)) == story.plan
 
 
-def test_a_trial_of_before_goes_on_from_where_it_is() -> None:
-    """Its first nodes keep the names they have, here odd ones, and the next are named after them."""
+def test_a_trial_of_an_older_version_continues_on_its_path() -> None:
+    """Its first nodes keep their names, here unusual ones, and later names follow from them."""
     study = StudyId("s")
     hp = {"lr": steps(0.1, 0.01, milestones=(10,))}
     story = Story()
@@ -100,14 +100,14 @@ def test_a_trial_of_before_goes_on_from_where_it_is() -> None:
     assert story.trial(study).path == ["odd", *longer.path]
 
 
-def test_one_command_may_ask_twice_for_the_same_trial(story: Story) -> None:
+def test_one_command_may_request_the_same_trial_twice(story: Story) -> None:
     study = next(iter(story.plan.studies))
     asks = (c.Extend(trial=0, steps=30), c.Extend(trial=0, steps=26), c.Extend(trial=0, steps=31))
     events = story.give(c.AskForTrials(study=study, actions=asks))
     assert [(event.steps, event.path) for event in events] == [(30, {}), (31, {})]
 
 
-def test_a_part_that_goes_on_is_no_other_node() -> None:
+def test_an_unchanged_segment_keeps_its_node() -> None:
     parts = [{"steps": 10, "sequence": LINEAR}, {"skip": 10, "sequence": LINEAR}]
     story = Story()
     study = story.submit(({"lr": LINEAR}, 30), ({"lr": {"family": "piecewise", "parts": parts}}, 30))
@@ -128,19 +128,19 @@ print([(line.kind, line.trial) for line in story.plan.studies[study].history])
 
 
 def test_the_order_of_failures_does_not_depend_on_hashing() -> None:
-    """Sets of strings are in another order in each process."""
-    told = {told_with(seed) for seed in ("0", "1", "2")}
+    """Sets of strings have another order in each process."""
+    told = {failure_order(seed) for seed in ("0", "1", "2")}
     assert len(told) == 1
 
 
-def told_with(seed: str) -> str:
+def failure_order(seed: str) -> str:
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", FAILS], env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 
 
-def test_a_plan_is_folded_without_looking_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folding_a_plan_runs_no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(folding, "evolve", lambda plan, event: seen.append(folding.gc.isenabled()))
     fold([e.StudyPaused(study=StudyId("s"))])

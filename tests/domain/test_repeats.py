@@ -1,4 +1,4 @@
-"""Repeats of a trial: the plan is that of as many trials by hand, and what the trial comes to is their mean."""
+"""Repeats of a trial: the plan equals the plan of separate trials, and the result is their mean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.simulation.simulator import Simulator
 from stagetree.limits import LIMITS
 from stagetree.spec import SpecError, StudySpec
 from stagetree.text import value_text
-from tests.plans import METRIC, OPENED, Story, steps, study_of, tried
+from tests.plans import METRIC, OPENED, Story, max_examples, steps, study_of
 from tests.strategies import Trial, spaces
 
 WSD = {"lr": {"family": "wsd", "peak": 0.1, "warmup": 2, "stable_until": 20, "decay": 5}}
@@ -54,9 +54,9 @@ def manual_repeat(hp: dict[str, Any], seed: int, begin: int) -> dict[str, Any]:
     return hp | {"data_seed": steps(0, seed, milestones=[begin]) if begin and seed else seed}
 
 
-@tried(20)
+@max_examples(20)
 @given(spaces(), st.integers(2, 4), st.integers(0, 12), st.booleans())
-def test_repeats_are_as_many_trials_by_hand(trials: list[Trial], count: int, begin: int, merge: bool) -> None:
+def test_repeats_equal_separate_trials(trials: list[Trial], count: int, begin: int, merge: bool) -> None:
     repeats = {"seeds": count, "from": begin}
     plan = run(study_of(trials, repeats=repeats, merge=merge)).plan
     listed = [(manual_repeat(hp, seed, begin), steps) for hp, steps in trials for seed in range(count)]
@@ -75,11 +75,13 @@ def test_repeats_are_as_many_trials_by_hand(trials: list[Trial], count: int, beg
             assert found.deviation == (pytest.approx(stdev(values.values())) if len(values) > 1 else None)
 
 
-@tried(20)
+@max_examples(20)
 @given(
     spaces(), st.lists(st.integers(0, 9), min_size=2, max_size=4, unique=True), st.integers(0, 12), st.integers(0, 4)
 )
-def test_listed_seeds_are_the_trials_with_them(trials: list[Trial], seeds: list[int], begin: int, own: int) -> None:
+def test_listed_seeds_equal_trials_with_these_seeds(
+    trials: list[Trial], seeds: list[int], begin: int, own: int
+) -> None:
     plan = run(study_of(trials, repeats={"seeds": seeds, "from": begin}, seed=own)).plan
     each = [steps(own, seed, milestones=[begin]) if begin and seed != own else seed for seed in seeds]
     listed = [(hp | {"data_seed": seed}, length) for hp, length in trials for seed in each]
@@ -88,12 +90,12 @@ def test_listed_seeds_are_the_trials_with_them(trials: list[Trial], seeds: list[
     assert [run.path for trial in study.trials for run in trial.runs] == [trial.path for trial in alike.trials]
 
 
-@tried(20)
+@max_examples(20)
 @given(spaces(), st.integers(0, 4), st.integers(1, 12))
 def test_the_seed_of_the_study_is_the_data_seed_of_trials_without_one(
     trials: list[Trial], own: int, begin: int
 ) -> None:
-    """`data_seed: 0` and no `data_seed` were two names, so repeats of the best few shared nothing with them."""
+    """Once `data_seed: 0` and no `data_seed` had two names, so repeats of the best trials shared nothing with them."""
     there_and_back = steps(own, own + 1, own, milestones=[begin, begin + 3])
     paths = [
         [trial.path for trial in run(study_of(listed, seed=own)).plan.studies[StudyId("study")].trials]
@@ -110,8 +112,8 @@ def test_the_seed_of_the_study_is_the_data_seed_of_trials_without_one(
         assert (one == other) == (length <= begin), "a node after another seed is another one"
 
 
-def test_repeats_of_the_best_few_reuse_what_these_have_trained() -> None:
-    """As the guide said; all of it was trained again."""
+def test_repeats_of_the_best_trials_reuse_their_steps() -> None:
+    """As in the guide. Once all of their steps were trained again."""
     simulated = run(study_of([({"lr": lr}, 20) for lr in (0.1, 0.2, 0.3)]))
     for name, repeats in (("again", 3), ("confirm", {"seeds": [1, 2, 3]})):
         spec = study_of([({"lr": 0.2}, 20)], repeats=repeats).to_json()
@@ -183,7 +185,7 @@ def test_a_trial_waits_for_all_of_its_repeats_and_fails_with_any() -> None:
 
 @pytest.mark.parametrize(("loss", "says"), [(0.5, True), (None, False)])
 def test_equal_repeats_are_remarked_where_they_are_numbers(loss: float | None, says: bool) -> None:
-    """Three repeats without a number got the remark that their trainer did not read data_seed."""
+    """Once three repeats without a result got the annotation that their trainer did not read data_seed."""
     story = Story()
     study = story.submit(({"lr": 0.1}, 5), repeats=2)
     for node in story.plan.nodes_of(story.plan.studies[study].trials[0], 5):
@@ -204,7 +206,7 @@ def test_each_repeat_is_trained_by_its_own_seed() -> None:
 
 
 def test_the_first_repeat_has_a_seed_on_its_slot_as_the_others_have() -> None:
-    """It had none: a trainer that reads `data_seed` failed, but `TorchTrainer`, which takes the study's then."""
+    """Once it had none: trainers that read `data_seed` failed. `TorchTrainer` fell back to the study's."""
     story = Story()
     study = story.submit(({"lr": 0.1}, 5), repeats=3)
     frontier = Frontier(story.plan)
@@ -214,7 +216,7 @@ def test_the_first_repeat_has_a_seed_on_its_slot_as_the_others_have() -> None:
     assert [segment_at(hp, 0).values(0)["data_seed"] for hp in hps] == [0, 1, 2]
 
 
-def test_a_seed_of_its_own_is_refused_beside_repeats() -> None:
+def test_a_trials_own_seed_is_refused_beside_repeats() -> None:
     with pytest.raises(SpecError, match="repeats: must be left out where trials have a data_seed"):
         study_of([({"lr": 0.1, "data_seed": 3}, 5)], repeats=2)
     story = Story()
@@ -230,7 +232,7 @@ def test_a_seed_of_its_own_is_refused_beside_repeats() -> None:
         *({"seeds": seeds} for seeds in ([3], [3, 3], [1, "2"], [1, -2], [1, True], [*range(65)])),
     ],
 )
-def test_what_is_no_number_of_repeats_is_refused(repeats: Any) -> None:
+def test_invalid_numbers_of_repeats_are_refused(repeats: Any) -> None:
     with pytest.raises(SpecError, match="repeats: must be a number from 1 to 64, or an object"):
         study_of([({"lr": 0.1}, 5)], repeats=repeats)
 

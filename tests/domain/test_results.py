@@ -1,4 +1,4 @@
-"""A trial's last and best results, the best trial, and what a trial's standing says."""
+"""A trial's last and best results, the best trial, and the text about a trial's rank."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.domain.test_accounting import asha, simulator, submit
 from tests.plans import Story
 
 
-def evaluated(**fields: Any) -> tuple[SearchPlan, Study]:
-    """A trial that was at its best at step 5, and one that only has its last result."""
+def two_trials(**fields: Any) -> tuple[SearchPlan, Study]:
+    """A trial with its best result at step 5, and one with a last result only."""
     story = Story()
     study = story.submit(({"lr": 0.1}, 10), ({"lr": 0.2}, 10), eval_every=5, **fields)
     for trial, values in enumerate(({5: 0.9, 10: 0.4}, {10: 0.6})):
@@ -37,7 +37,7 @@ def evaluated(**fields: Any) -> tuple[SearchPlan, Study]:
 
 
 def test_the_last_and_the_best_result_have_their_steps() -> None:
-    plan, study = evaluated()
+    plan, study = two_trials()
     trial = study.trials[0]
     assert results.last_value(plan, study, trial)[:2] == (10, 0.4)
     assert results.best_of_curve(plan, study, trial)[:2] == (5, 0.9)
@@ -53,14 +53,14 @@ def test_the_last_and_the_best_result_have_their_steps() -> None:
     ],
 )
 def test_the_study_chooses_which_of_them_is_the_value(fields: dict[str, str], best: tuple[int, int, float]) -> None:
-    plan, study = evaluated(**fields)
+    plan, study = two_trials(**fields)
     found = results.best(plan, study)
     assert found is not None
     assert (found[0].number, *found[1][:2]) == best
 
 
 def failed_with_a_result(*failed: int, **fields: Any) -> Story:
-    """Three trials with results at step 5, the first of which is the best; some of them fail later."""
+    """Three trials with results at step 5, of which the first is the best; some of them fail later."""
     story = Story()
     study = story.submit(*(({"lr": (1 + number) / 10}, 10) for number in range(3)), eval_every=5, **fields)
     for number in range(3):
@@ -104,13 +104,13 @@ def test_trials_that_failed_come_last(failed: tuple[int, ...], order: list[int])
         ),
     ],
 )
-def test_it_is_said_of_trials_that_failed(failed: tuple[int, ...], line: str) -> None:
+def test_results_of_failed_trials_are_marked(failed: tuple[int, ...], line: str) -> None:
     story = failed_with_a_result(*failed, value="best")
     [study] = story.plan.studies.values()
     assert told(story.plan, study).lines[0] == line
 
 
-def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() -> None:
+def test_an_unpromoted_trial_waits_at_its_rung_and_is_then_pruned() -> None:
     simulated = simulator()
     study = submit(simulated, asha())
     while len(build_leaderboard(study).rungs) < 2:
@@ -143,17 +143,15 @@ def test_a_trial_that_was_passed_over_waits_at_its_rung_and_then_stayed_there() 
         ([], None),
     ],
 )
-def test_the_rung_that_tells_most_is_far_and_has_enough(results: list[int], rung: int | None) -> None:
-    """Pictures of what a result depends on were of the first rung, unless thirty trials came to a later one."""
+def test_the_importance_rung_is_late_and_has_enough_trials(results: list[int], rung: int | None) -> None:
+    """Once charts of importance used the first rung, unless thirty trials reached a later one."""
     assert ladder_of(results).default_rung() == rung
 
 
 @pytest.mark.parametrize(
     ("results", "rung"), [([81, 27, 9, 3], 0), ([243, 81, 27], 1), ([27, 9, 3], 1), ([18, 6], 0), ([], None)]
 )
-def test_dependence_is_asked_for_where_thirty_trials_are_though_fewer_are_shown(
-    results: list[int], rung: int | None
-) -> None:
+def test_importance_uses_a_rung_of_thirty_trials(results: list[int], rung: int | None) -> None:
     assert ladder_of(results).importance_rung() == rung
 
 
@@ -200,7 +198,7 @@ def test_each_decision_about_a_trial_has_its_reason() -> None:
     best = next(iter(build_leaderboard(study).ladder()[2].values))
     first, last = decisions(study, best)
     assert first.startswith("asked for step 6: rank 1 of ") and last.startswith("asked for step 18: rank 1 of ")
-    study = judged()
+    study = study_of_pop()
     reason = {"best": 0.4, "median": 0.5}
     kinds = (TrialEventKind.PROMOTE, TrialEventKind.STOP)
     study.history += [TrialEvent(kind, 0, 5 + at, reason=reason) for at, kind in enumerate(kinds)]
@@ -220,8 +218,8 @@ def test_a_trial_that_was_cancelled_has_no_rank() -> None:
     assert build_leaderboard(study).rank(cancelled.number) is None
 
 
-def judged(**reason: Any) -> Study:
-    """A study of POP whose trial 0 was judged after step 5, and has nothing to do; trial 1 waits."""
+def study_of_pop(**reason: Any) -> Study:
+    """A study of POP whose trial 0 was judged after step 5 and has no work; trial 1 waits."""
     story = Story()
     name = story.submit(({"lr": 0.1}, 5), ({"lr": 0.2}, 5), tuner={"kind": "pop", "max_steps": 20})
     study = story.plan.studies[name]
@@ -235,8 +233,8 @@ JUDGEMENT = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "tar
 SHOWN = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 5, "proven": True}
 
 
-def test_what_a_trial_is_taken_for_is_shown_with_its_numbers() -> None:
-    study = judged(**JUDGEMENT, proven=True, threshold=0.5)
+def test_pops_judgement_is_shown_with_its_numbers() -> None:
+    study = study_of_pop(**JUDGEMENT, proven=True, threshold=0.5)
     board = build_leaderboard(study)
     assert prediction(study.trials[0], board) == SHOWN
     assert state_text(study, study.trials[0], "completed", board) == "suspended after step 5, opportunistic"
@@ -245,18 +243,18 @@ def test_what_a_trial_is_taken_for_is_shown_with_its_numbers() -> None:
 
 @pytest.mark.parametrize("proven", [{"proven": False}, {}])
 def test_a_p_that_is_not_proven_is_not_shown(proven: dict[str, bool]) -> None:
-    study = judged(**JUDGEMENT, **proven)
+    study = study_of_pop(**JUDGEMENT, **proven)
     shown = prediction(study.trials[0], build_leaderboard(study))
     assert shown == SHOWN | {"proven": False, "p": None, "expected_seconds": None}
 
 
-def test_a_trial_that_was_ended_as_poor_is_shown_as_that_and_one_that_ended_with_the_study_as_it_was() -> None:
+def test_a_trial_ended_as_poor_is_shown_as_poor() -> None:
     for reason, category, said in (
         (JUDGEMENT | {"class": "poor", "p": 0.01}, "poor", ": it is unlikely to reach 0.9, p 0.01"),
         ({"over": "target"}, "opportunistic", ": the target is reached"),
         ({"class": "poor", "value": 0.4, "kill_threshold": 0.5}, "poor", ": 0.4 is worse than the threshold 0.5"),
     ):
-        study = judged(**JUDGEMENT)
+        study = study_of_pop(**JUDGEMENT)
         event = TrialEvent(TrialEventKind.STOP, 0, 5, reason=reason)
         study.history.append(event)
         study.trials[0].state = TrialState.STOPPED

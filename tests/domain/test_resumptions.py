@@ -1,4 +1,4 @@
-"""Which resumptions a trial rests on, what a comparison counts for, and the words that follow from that."""
+"""The resumptions that a trial rests on, the ones that a comparison covers, and the resulting texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.exactness import Judgement, judge, open_suspicions, resumptions_of, tri
 
 
 def way(*parts: tuple[int, Json], end: int = 20) -> list[tuple[Node, int]]:
-    """Nodes that begin at these steps with these values, one behind the other."""
+    """A path of nodes that begin at these steps with these values."""
     nodes = [Node(id=NodeId(str(number)), parent=None, start=start, hp=hp) for number, (start, hp) in enumerate(parts)]
     return list(zip(nodes, [*(node.start for node in nodes[1:]), end], strict=True))
 
@@ -47,7 +47,7 @@ def way(*parts: tuple[int, Json], end: int = 20) -> list[tuple[Node, int]]:
         ("0", 0, False),
     ],
 )
-def test_numbers_are_alike_but_for_zero_and_all_else_is_told_apart(one: Any, other: Any, is_alike: bool) -> None:
+def test_numbers_are_one_kind_except_zero_and_other_values_differ(one: Any, other: Any, is_alike: bool) -> None:
     resumptions = {resumption_at(way((0, {"x": value})), 5) for value in (one, other)}
     assert (len(resumptions) == 1) is is_alike
 
@@ -63,12 +63,12 @@ def test_a_resumption_depends_on_the_values_before_and_after_it() -> None:
     assert resumption_at(way((0, {"x": "sgd"}), (8, {"x": "sgd"})), 8).values < parted.values
 
 
-def test_what_comes_later_and_what_was_before_do_not_count() -> None:
+def test_only_values_around_a_resumption_count() -> None:
     long = way((0, {"x": "a"}), (4, {"x": "b"}), (12, {"x": "c"}))
     assert {kind for _, kind in resumption_at(long, 8).values} == {"s'b'", "changed"}
 
 
-def test_a_change_before_a_resumption_counts_by_the_name_of_what_has_changed() -> None:
+def test_a_change_before_a_resumption_counts_by_its_hyper_parameter() -> None:
     changed = {
         name: resumption_at(way((0, {"x": 0.1, "y": 0.1}), (4, {"x": 0.1, "y": 0.1} | {name: 0.2})), 7)
         for name in ("x", "y")
@@ -76,7 +76,7 @@ def test_a_change_before_a_resumption_counts_by_the_name_of_what_has_changed() -
     assert ("x", "changed") in changed["x"].values and ("y", "changed") not in changed["x"].values
     assert changed["x"] != changed["y"]
     at_the_change = resumption_at(way((0, {"x": 0.1}), (4, {"x": 0.2})), 4)
-    assert at_the_change.values == {("x", "number")}, "it changes where training resumes, as it does for others"
+    assert at_the_change.values == {("x", "number")}, "it changes at the resumption, like for others"
 
 
 def test_the_same_values_at_another_step_are_another_resumption() -> None:
@@ -179,14 +179,14 @@ def test_a_comparison_of_other_values_covers_only_their_kinds() -> None:
     ],
     ids=["unproven", "a check", "an evaluation"],
 )
-def test_what_compares_no_training_behind_a_resumption_covers_none(found: Json) -> None:
+def test_a_comparison_without_training_covers_no_resumption(found: Json) -> None:
     told = compared_but(1)
     told.compare(1, **found)
     assert [each.step for each in told.plan.uncompared_resumptions] == [8]
 
 
 def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
-    """Its report has the step of that state as its beginning."""
+    """Its report begins at the step of that state."""
     told = Parting()
     told.keep(told.leaf(1), 16)
     told.happen(
@@ -197,7 +197,7 @@ def test_an_evaluation_of_a_state_that_is_kept_covers_no_resumption() -> None:
     assert 16 not in told.plan.compared
 
 
-def test_equal_metrics_where_no_state_is_kept_cover_nothing() -> None:
+def test_equal_metrics_without_a_kept_state_cover_nothing() -> None:
     told = compared_but(1)
     told.drop(told.leaf(1), 20)
     told.compare(1)
@@ -223,7 +223,7 @@ def test_a_mark_says_why_it_could_not_be_compared() -> None:
     )
 
 
-def test_what_was_compared_has_no_mark_and_one_word() -> None:
+def test_a_compared_study_has_no_mark_and_a_verdict() -> None:
     told = compared_but()
     assert not any(told.marks().values())
     assert told.judged() == Judgement(Verdict.CHECKED, compared=3)
@@ -254,7 +254,7 @@ def test_a_whole_trial_of_another_study_verifies_only_that() -> None:
     assert judge(told.plan, told.plan.studies[other]).verdict != Verdict.VERIFIED
 
 
-def test_a_study_that_shares_nothing_says_so() -> None:
+def test_a_study_without_sharing_has_its_own_verdict() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.2}, 4))
     for number in (0, 1):
@@ -277,7 +277,7 @@ def test_a_difference_makes_the_trainer_inexact_and_marks_what_rests_on_sharing(
     assert trial_marks(told.plan, its_own)(its_own.trials[0]) == ""
 
 
-def test_what_is_trained_alone_since_has_no_mark() -> None:
+def test_trials_trained_alone_have_no_mark() -> None:
     told = compared_but(2)
     told.compare(2, difference="1 of 2 leaves differ")
     told.give(c.IsolateStudy(study=told.study, at=1.0))
@@ -299,15 +299,15 @@ def test_a_few_steps_are_named_and_the_others_counted() -> None:
 # ------------------------------------------------------------------------------------------------ suspicions
 
 
-def suspected(**more: Any) -> Parting:
-    """What the trainer holds besides its state differed behind step 11."""
+def suspicious_case(**more: Any) -> Parting:
+    """A case in which values that the trainer holds besides its state differed after step 11."""
     told = compared_but(2)
     told.compare(2, stray={"self.sched": "did not come back with the state"}, **more)
     return told
 
 
 def test_a_suspicion_is_no_difference_and_stands_at_the_trials_that_it_concerns() -> None:
-    told = suspected()
+    told = suspicious_case()
     assert told.plan.uncompared_resumptions == []
     [suspicion] = open_suspicions(told.plan)
     assert (suspicion.step, suspicion.names) == (11, {"self.sched"})
@@ -319,36 +319,36 @@ def test_a_suspicion_is_no_difference_and_stands_at_the_trials_that_it_concerns(
 
 
 def test_a_whole_trial_through_it_settles_a_suspicion() -> None:
-    told = suspected()
+    told = suspicious_case()
     told.compare(2, proof=VerificationKind.WHOLE)
     assert open_suspicions(told.plan) == [] and not any(told.marks().values())
     assert told.judged().verdict == Verdict.VERIFIED
 
 
 def test_a_whole_trial_elsewhere_settles_none() -> None:
-    told = suspected()
+    told = suspicious_case()
     told.compare(1, proof=VerificationKind.WHOLE)
     assert len(open_suspicions(told.plan)) == 1 and told.marks()[2]
 
 
-def test_what_is_settled_is_no_suspicion_where_training_resumed_later() -> None:
-    told = suspected()
+def test_a_settled_suspicion_covers_later_resumptions() -> None:
+    told = suspicious_case()
     told.compare(3, stray={"self.sched": "did not come back with the state"})
     told.compare(2, proof=VerificationKind.WHOLE)
     assert open_suspicions(told.plan) == []
 
 
-def test_what_is_settled_where_training_resumed_late_is_open_where_more_steps_lie_behind() -> None:
-    """A whole trial with one step behind its resumption lifted the mark of one with 13 steps, whose values differed."""
-    told = suspected()
+def test_a_suspicion_settled_late_stays_open_for_longer_continuations() -> None:
+    """Once a whole trial with one step after its resumption removed the mark of a differing one with 13 steps."""
+    told = suspicious_case()
     told.compare(3, stray={"self.sched": "did not come back with the state"})
     told.compare(3, proof=VerificationKind.WHOLE)
     [left] = open_suspicions(told.plan)
     assert left.step == 11 and [number for number, mark in told.marks().items() if mark] == [2]
 
 
-def test_what_is_settled_for_short_trials_is_open_for_longer_ones() -> None:
-    told = suspected()
+def test_a_suspicion_settled_for_short_trials_stays_open_for_longer_ones() -> None:
+    told = suspicious_case()
     told.compare(2, proof=VerificationKind.WHOLE)
     told.give(c.AddTrial(study=told.study, hp=told.trial(told.study, 2).hp, steps=30))
     assert [number for number, mark in told.marks().items() if mark] == [4]
@@ -356,20 +356,20 @@ def test_what_is_settled_for_short_trials_is_open_for_longer_ones() -> None:
 
 
 def test_other_names_at_another_step_remain() -> None:
-    told = suspected()
+    told = suspicious_case()
     told.compare(3, stray={"self.other": "did not come back with the state"})
     told.compare(2, proof=VerificationKind.WHOLE)
     assert [each.names for each in open_suspicions(told.plan)] == [{"self.other"}]
 
 
 def evaluated_late(story: Parting, step: int = 16) -> None:
-    """Another study has the branch at 8 evaluated there, which changes something in the state."""
+    """Another study evaluates the branch at 8, which changes the state."""
     how: Json = {"chain": ChainId("x"), "proof": VerificationKind.EVALUATION, "device": "cpu"}
     changed = {"trainer.calls": "is changed by evaluate()"}
     story.happen(e.ExactnessTested(**how, node=story.leaf(1), begin=step, step=step, stray=changed))
 
 
-def test_an_evaluation_that_changes_the_state_is_a_suspicion_of_those_who_did_not_ask_for_it() -> None:
+def test_an_evaluation_that_changes_the_state_is_suspected_for_other_trials() -> None:
     told = compared_but()
     evaluated_late(told)
     assert [number for number, mark in told.marks().items() if mark] == [1]
@@ -378,13 +378,13 @@ def test_an_evaluation_that_changes_the_state_is_a_suspicion_of_those_who_did_no
     assert not any(told.marks().values())
 
 
-def test_an_evaluation_that_the_trial_asks_for_itself_is_none() -> None:
+def test_a_trials_own_evaluation_is_not_suspected() -> None:
     told = compared_but(eval_every=4)
     evaluated_late(told)
     assert not any(told.marks().values())
 
 
-def test_nothing_lies_behind_the_evaluation_at_a_trials_end() -> None:
+def test_the_evaluation_at_a_trials_end_affects_no_step() -> None:
     told = compared_but()
     evaluated_late(told, step=20)
     assert not any(told.marks().values())
@@ -401,7 +401,7 @@ def test_packs_are_not_compared() -> None:
 
 
 def test_a_state_inside_a_stage_that_is_on_record_after_the_stage_compares_its_resumption() -> None:
-    """Its upload took longer than the rest of the stage, and the resumption was never compared."""
+    """Once its upload took longer than the rest of the stage, and the resumption was never compared."""
     story = Story()
     study = story.submit(({"lr": steps(0.1, 0.3, milestones=[8])}, 20), ({"lr": 0.1}, 20))
     trunk, leaf = story.path(study)

@@ -15,14 +15,14 @@ from app.domain.evolve import fold
 from app.domain.failures import failure_text
 from app.domain.stage_tree import build_stage_tree
 from app.domain.terms import FailureKind, StudyId, TrialState
-from tests.plans import Story, tried
+from tests.plans import Story, max_examples
 
 LINE = "FloatingPointError in train, trainer.py:12"
 TRACE = "Traceback (most recent call last):\n  ...\nFloatingPointError: loss is nan"
 
 
-def raise_once(story: Story, study: StudyId, number: int = 0, **fields: Any) -> bool:
-    """The trial's only node raises once, in a chain of its own; whether the trial is still wanted."""
+def fail_once(story: Story, study: StudyId, number: int = 0, **fields: Any) -> bool:
+    """Fail the trial's only node once, in a chain of its own; return whether the trial is still active."""
     (node,) = story.path(study, number)
     evaluated = fields.get("evaluated")
     step = fields.pop("step", 3)
@@ -34,17 +34,17 @@ def raise_once(story: Story, study: StudyId, number: int = 0, **fields: Any) -> 
 
 
 def two_trials(**fields: Any) -> tuple[Story, StudyId]:
-    """Of which the first has failed, tried three times."""
+    """Two trials, the first of which failed in all three tries."""
     story = Story()
     study = story.submit(({"h": 1}, 10), ({"h": 2}, 10))
-    assert [raise_once(story, study, 0, **fields) for _ in range(3)] == [True, True, False]
+    assert [fail_once(story, study, 0, **fields) for _ in range(3)] == [True, True, False]
     return story, study
 
 
 def test_the_same_error_at_the_same_line_and_step_is_not_tried_again() -> None:
-    """Eight trials of a study each raised at step 3, three times over: 45 steps were run again for nothing."""
+    """Once eight trials of a study each raised at step 3 in three tries: 45 steps were repeated for nothing."""
     story, study = two_trials()
-    assert not raise_once(story, study, 1)
+    assert not fail_once(story, study, 1)
     first, second = (story.trial(study, number) for number in (0, 1))
     assert failure_text(first) == "FloatingPointError: loss is nan, after step 3, tried 3 times"
     assert (
@@ -68,32 +68,32 @@ def test_the_same_error_at_the_same_line_and_step_is_not_tried_again() -> None:
 )
 def test_another_error_keeps_its_tries(other: dict[str, Any]) -> None:
     story, study = two_trials()
-    assert [raise_once(story, study, 1, **other) for _ in range(3)] == [True, True, False]
+    assert [fail_once(story, study, 1, **other) for _ in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("kind", [FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.HANG, FailureKind.DEVICE])
-def test_an_accident_says_nothing_about_other_trials(kind: FailureKind) -> None:
+def test_an_accident_does_not_end_retries_of_other_trials(kind: FailureKind) -> None:
     story, study = two_trials(kind=kind)
-    assert raise_once(story, study, 1, kind=kind)
+    assert fail_once(story, study, 1, kind=kind)
 
 
 @pytest.mark.parametrize("name", ["OSError", "ConnectionResetError", "TimeoutError", "FileNotFoundError"])
-def test_nor_does_an_error_of_files_and_networks(name: str) -> None:
+def test_an_io_error_does_not_end_retries_of_other_trials(name: str) -> None:
     story, study = two_trials(signature=f"{name} in train, trainer.py:12")
-    assert raise_once(story, study, 1, signature=f"{name} in train, trainer.py:12")
+    assert fail_once(story, study, 1, signature=f"{name} in train, trainer.py:12")
 
 
 def test_a_study_that_bears_no_error_takes_no_tries_from_others() -> None:
     story = Story()
     strict, patient = story.submit(({"h": 1}, 10), max_restarts=0), story.submit(({"h": 2}, 10))
-    assert not raise_once(story, strict)
-    assert [raise_once(story, patient) for _ in range(3)] == [True, True, False]
+    assert not fail_once(story, strict)
+    assert [fail_once(story, patient) for _ in range(3)] == [True, True, False]
 
 
 def test_an_evaluation_that_another_trial_gave_up_is_not_tried_again() -> None:
     story, study = two_trials(evaluated=10)
-    assert not raise_once(story, study, 1, evaluated=10)
-    assert story.path(study, 1)[0].evaluation_tries(10) == 3, "nor for trials that come later"
+    assert not fail_once(story, study, 1, evaluated=10)
+    assert story.path(study, 1)[0].evaluation_tries(10) == 3, "nor for later trials"
 
 
 errors = st.tuples(
@@ -104,9 +104,9 @@ errors = st.tuples(
 )
 
 
-@tried(200)
+@max_examples(200)
 @given(st.lists(errors, max_size=25), st.lists(st.integers(0, 3), min_size=4, max_size=4))
-def test_whoever_fails_is_who_a_naive_reading_of_the_rule_says(raised: list[Any], restarts: list[int]) -> None:
+def test_failures_follow_a_naive_reading_of_the_rule(raised: list[Any], restarts: list[int]) -> None:
     story = Story()
     studies = [story.submit(({"h": n}, 10), max_restarts=most) for n, most in enumerate(restarts)]
     own: list[Counter[Any]] = [Counter() for _ in studies]
@@ -119,24 +119,24 @@ def test_whoever_fails_is_who_a_naive_reading_of_the_rule_says(raised: list[Any]
         counts = kind == FailureKind.EXCEPTION and not line.startswith("OSError")
         has_ended = max(used, ended.get((step, line), 0) if counts else 0) > restarts[number]
         fields = {"step": step, "signature": line, "kind": kind}
-        assert raise_once(story, studies[number], **fields) is not has_ended
+        assert fail_once(story, studies[number], **fields) is not has_ended
         if has_ended and counts:
             ended[step, line] = max(used, ended.get((step, line), 0))
     assert fold(story.events).final_failures == story.plan.final_failures
 
 
-def test_what_was_run_again_after_errors_has_its_own_line() -> None:
-    """It was called 'a trial that came later parts where no state was kept, or what a slot trained was lost'."""
+def test_steps_repeated_after_errors_have_their_own_line() -> None:
+    """Once it was called 'a trial that came later parts where no state was kept, or what a slot trained was lost'."""
     story, study = two_trials()
-    raise_once(story, study, 1)
+    fail_once(story, study, 1)
     found = cost(story.plan, story.plan.studies[study])
     assert (found.run, found.retried, found.repeated, found.lost) == (12, 6, 0, 0)
     assert (found.alone, found.unfinished, found.steps_taken) == (20, 14, 6)
     assert [last_step(story.plan, story.trial(study, number)) for number in (0, 1)] == [3, 3]
 
 
-def test_a_trial_came_as_far_as_it_was_measured() -> None:
-    """`0 of 6 trained; best at step 2`."""
+def test_a_trial_reached_its_last_measurement() -> None:
+    """Once shown as `0 of 6 trained; best at step 2`."""
     story = Story()
     study = story.submit(({"h": 1}, 6))
     (node,) = story.path(study)
@@ -145,7 +145,7 @@ def test_a_trial_came_as_far_as_it_was_measured() -> None:
     assert last_step(story.plan, story.trial(study)) == 2
 
 
-def test_what_a_worker_took_with_it_is_called_lost() -> None:
+def test_unsaved_steps_of_a_lost_worker_are_called_lost() -> None:
     story = Story()
     study = story.submit(({"h": 1}, 6))
     (node,) = story.path(study)
@@ -158,5 +158,5 @@ def test_what_a_worker_took_with_it_is_called_lost() -> None:
 
 def test_the_stage_of_a_trial_that_failed_is_not_wanted_any_more() -> None:
     story, study = two_trials()
-    raise_once(story, study, 1)
+    fail_once(story, study, 1)
     assert build_stage_tree(story.plan) == []

@@ -1,4 +1,4 @@
-"""Algorithm 1 by example. That it is right after any history is tested with the frontier."""
+"""Algorithm 1 by example. The tests of the frontier check it after any history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_example_of_the_paper(story: Story) -> None:
     assert critical_path_steps(build_stage_tree(story.plan)) == 200
 
 
-def test_what_is_shared_is_one_stage_and_is_cut_where_someone_branches_or_waits(story: Story) -> None:
+def test_a_shared_stage_is_cut_at_branches_and_requests(story: Story) -> None:
     study = story.submit(({"h": LONG}, 20), ({"h": SHORT}, 20), ({"h": 1}, 7))
     trunk, long = story.path(study, 0)
     _, short = story.path(study, 1)
@@ -47,7 +47,7 @@ def test_what_is_shared_is_one_stage_and_is_cut_where_someone_branches_or_waits(
     assert critical_path_steps(build_stage_tree(story.plan)) == 20
 
 
-def test_what_is_under_way_or_being_saved_is_not_to_be_done_and_is_waited_for(story: Story) -> None:
+def test_running_and_saving_steps_are_waited_for(story: Story) -> None:
     study = story.submit(({"h": LONG}, 20))
     trunk, long = story.path(study)
     chain = story.assign((trunk, 0, 10))
@@ -59,7 +59,7 @@ def test_what_is_under_way_or_being_saved_is_not_to_be_done_and_is_waited_for(st
     assert build_stage_tree(story.plan) == [TreeStage(long.id, 10, 20, parent=None, ready=True)]
 
 
-def test_a_lost_chain_is_to_be_done_again_from_its_last_intermediate_checkpoint(story: Story) -> None:
+def test_a_lost_chain_resumes_at_its_last_intermediate_checkpoint(story: Story) -> None:
     study = story.submit(({"h": LONG}, 20))
     trunk, long = story.path(study)
     chain = story.assign((trunk, 0, 10), (long, 10, 20))
@@ -71,7 +71,7 @@ def test_a_lost_chain_is_to_be_done_again_from_its_last_intermediate_checkpoint(
     ]
 
 
-def test_what_was_trained_but_not_evaluated_is_only_evaluated_and_by_one_slot(story: Story) -> None:
+def test_a_trained_step_is_only_evaluated_and_by_one_slot(story: Story) -> None:
     study = story.submit(({"h": 1}, 10))
     (node,) = story.path(study)
     story.keep(node.id, 5)
@@ -84,7 +84,7 @@ def test_what_was_trained_but_not_evaluated_is_only_evaluated_and_by_one_slot(st
     assert build_stage_tree(story.plan) == [TreeStage(node.id, 5, 10, parent=None, ready=True)]
 
 
-def test_a_study_that_does_not_run_asks_for_nothing(story: Story) -> None:
+def test_a_study_that_does_not_run_has_no_stages(story: Story) -> None:
     one, two = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 5))
     (node,) = story.path(one)
     story.give(c.PauseStudy(study=one))
@@ -96,7 +96,7 @@ def test_a_study_that_does_not_run_asks_for_nothing(story: Story) -> None:
     assert build_stage_tree(story.plan) == [TreeStage(node.id, 0, 10, parent=None, ready=True)]
 
 
-def test_a_promotion_goes_on_where_the_trial_stopped(story: Story) -> None:
+def test_a_promotion_resumes_at_the_trials_last_step(story: Story) -> None:
     study = story.submit(({"h": 1}, 10))
     (node,) = story.path(study)
     story.finish(story.assign((node, 0, 10)))

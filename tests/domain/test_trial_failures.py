@@ -31,7 +31,7 @@ def results(story: Story, study: StudyId) -> list[tuple[int, int]]:
     return [(entry.trial, entry.steps) for entry in story.plan.studies[study].history if entry.kind == "result"]
 
 
-def test_a_metric_that_is_no_number_fails_those_who_asked_for_it_there(story: Story) -> None:
+def test_a_metric_that_is_no_number_fails_trials_that_requested_it(story: Story) -> None:
     mine = story.submit(({"h": 1}, 5), ({"h": 1}, 20), ({"h": LATE}, 20), ({"h": EARLY}, 20))
     theirs = story.submit(({"h": 1}, 5), metric="loss")
     (node,) = story.path(mine)
@@ -41,7 +41,7 @@ def test_a_metric_that_is_no_number_fails_those_who_asked_for_it_there(story: St
     assert (story.trial(mine).error or {})["kind"] == "nan"
 
 
-def test_what_another_study_evaluates_fails_no_trial_of_this_one(story: Story) -> None:
+def test_a_bad_metric_of_another_study_fails_no_trial_of_this_one(story: Story) -> None:
     mine = story.submit(({"h": 1}, 10))
     story.submit(({"h": 1}, 10), eval_every=3)
     (node,) = story.path(mine)
@@ -77,7 +77,7 @@ def test_a_metric_that_is_not_reported_fails_all_who_would_wait_for_it(story: St
 @pytest.mark.parametrize(
     ("metric", "meant"), [("acc", "val_accuracy"), ("val_acuracy", "val_accuracy"), ("val", None), ("f1", None)]
 )
-def test_a_metric_that_is_meant_is_named(metric: str, meant: str | None) -> None:
+def test_a_similar_metric_is_suggested(metric: str, meant: str | None) -> None:
     problem = metric_problem(metric, {"val_accuracy": 0.5, "val_loss": 1.0}, 5)
     assert problem is not None
     assert problem["error"].partition("; did you mean ")[2] == (f"{meant}?" if meant else "")
@@ -91,7 +91,7 @@ def test_a_trial_that_comes_later_meets_the_same_metric(story: Story) -> None:
     assert story.plan.studies[other].active == 0
 
 
-def test_a_failed_stage_fails_those_who_wait_beyond_its_step(story: Story) -> None:
+def test_a_failed_stage_fails_trials_that_wait_beyond_its_step(story: Story) -> None:
     study = story.submit(({"h": 1}, 5), ({"h": EARLY}, 20), ({"h": 1}, 9), ({"h": LATE}, 20), ({"h": 2}, 20))
     trunk, _ = story.path(study, 1)
     chain = story.assign((trunk, 0, 5), (trunk, 5, 10))
@@ -123,7 +123,7 @@ def test_a_stage_that_loses_its_worker_too_often_is_poison(story: Story) -> None
 
 
 def test_a_worker_that_died_with_all_beside_it_is_no_evidence(story: Story) -> None:
-    """As on a machine that is taken away each hour, or in a command that is killed again and again."""
+    """For example on a machine that is preempted each hour, or in a command that is killed repeatedly."""
     study = story.submit(({"h": 1}, 10))
     (node,) = story.path(study)
     for _ in range(5 * MAX_LOST):
@@ -132,7 +132,7 @@ def test_a_worker_that_died_with_all_beside_it_is_no_evidence(story: Story) -> N
 
 
 def test_success_forgets_the_workers_that_were_lost(story: Story) -> None:
-    """A machine that dies now and then during a long training is no fault of the trial."""
+    """A machine that dies now and then during a long training is not the trial's fault."""
     study = story.submit(({"h": 1}, 10))
     (node,) = story.path(study)
     for _ in range(MAX_LOST):
@@ -152,7 +152,7 @@ def test_an_evaluation_that_kills_its_worker_is_poison_too(story: Story) -> None
     assert states(story, study) == ["failed", "active"]
 
 
-def test_a_chain_that_goes_on_needs_no_checkpoint(story: Story) -> None:
+def test_a_continued_chain_needs_no_checkpoint(story: Story) -> None:
     study = story.submit(({"h": EARLY}, 10))
     trunk, branch = story.path(study)
     chain = story.assign((trunk, 0, 4), (branch, 4, 10))
@@ -162,7 +162,7 @@ def test_a_chain_that_goes_on_needs_no_checkpoint(story: Story) -> None:
     assert states(story, study) == ["completed"]
 
 
-def test_a_late_report_of_a_checkpoint_that_is_gone_leaves_the_next_one_alone(story: Story) -> None:
+def test_a_late_report_of_a_deleted_checkpoint_keeps_the_next_one(story: Story) -> None:
     study = story.submit(({"h": EARLY}, 10))
     trunk, _ = story.path(study)
     story.keep(trunk.id, 4)
@@ -174,7 +174,7 @@ def test_a_late_report_of_a_checkpoint_that_is_gone_leaves_the_next_one_alone(st
     assert trunk.saving == {4: chain.id}
 
 
-def test_a_chain_that_ends_leaves_alone_what_another_is_saving(story: Story) -> None:
+def test_an_ending_chain_keeps_the_saves_of_another(story: Story) -> None:
     study = story.submit(({"h": EARLY}, 10))
     trunk, branch = story.path(study)
     first = story.assign((trunk, 0, 4), (branch, 4, 10))
@@ -187,7 +187,7 @@ def test_a_chain_that_ends_leaves_alone_what_another_is_saving(story: Story) -> 
     assert trunk.saving == {4: second.id}
 
 
-def test_a_trial_is_complete_when_all_that_it_was_asked_for_is_there(story: Story) -> None:
+def test_a_trial_completes_with_its_last_requested_result(story: Story) -> None:
     study = story.submit(({"h": 1}, 5))
     (node,) = story.path(study)
     story.evaluate(node.id, 10)
@@ -215,7 +215,7 @@ def failing(story: Story, trials: int, **fields: Any) -> StudyId:
     ("failures", "most", "fails"),
     [(1, 0, True), (0, 0, False), (2, 2, False), (3, 2, True), (3, None, False)],
 )
-def test_a_study_bears_so_many_failures(story: Story, failures: int, most: int | None, fails: bool) -> None:
+def test_a_study_fails_beyond_its_limit_of_failures(story: Story, failures: int, most: int | None, fails: bool) -> None:
     study = failing(story, failures, **({} if most is None else {"max_failures": most}))
     events = story.give(c.CheckFailures(study=study, at=9.0))
     assert bool(events) == fails
@@ -227,7 +227,7 @@ def test_a_study_bears_so_many_failures(story: Story, failures: int, most: int |
 
 
 def test_a_study_whose_metric_is_not_reported_fails_at_the_first_evaluation(story: Story) -> None:
-    """It is evaluated on the way, before any trial waits for a result."""
+    """It is evaluated before any trial waits for a result."""
     study = story.submit(({"h": 1}, 20), ({"h": 2}, 20), metric="f1")
     story.evaluate(story.path(study)[0].id, 5)
     (failed,) = story.give(c.CheckFailures(study=study, at=9.0))
@@ -236,7 +236,7 @@ def test_a_study_whose_metric_is_not_reported_fails_at_the_first_evaluation(stor
     assert states(story, study) == ["failed", "cancelled"]
 
 
-def test_a_metric_that_was_reported_once_is_there(story: Story) -> None:
+def test_a_metric_that_was_reported_once_counts_as_reported(story: Story) -> None:
     study = story.submit(({"h": 1}, 20))
     (node,) = story.path(study)
     story.evaluate(node.id, 5)
@@ -252,7 +252,7 @@ def fail_evaluation(story: Story, node: Node, step: int, end: int) -> None:
     story.happen(e.StageFailed(chain=chain.id, index=0, step=step - 1, evaluated=step, **failed))
 
 
-def test_what_another_study_cannot_evaluate_fails_no_trial_of_this_one(story: Story) -> None:
+def test_a_failed_evaluation_of_another_study_fails_no_trial_of_this_one(story: Story) -> None:
     mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3)
     (node,) = story.path(mine)
     for tried in range(1, 4):
@@ -265,7 +265,7 @@ def test_what_another_study_cannot_evaluate_fails_no_trial_of_this_one(story: St
     assert states(story, mine) == ["completed"]
 
 
-def test_a_result_that_cannot_be_had_fails_those_who_asked_for_it_there(story: Story) -> None:
+def test_an_impossible_result_fails_trials_that_requested_it(story: Story) -> None:
     study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), ({"h": EARLY}, 20), ({"h": 1}, 5), max_restarts=0)
     node = story.path(study)[0]
     fail_evaluation(story, node, 5, 5)
@@ -273,7 +273,7 @@ def test_a_result_that_cannot_be_had_fails_those_who_asked_for_it_there(story: S
     assert {stage.end for stage in build_stage_tree(story.plan)} == {4, 20}
 
 
-def test_evaluations_that_fail_cost_the_training_beyond_no_restart(story: Story) -> None:
+def test_failed_evaluations_do_not_count_as_failed_training(story: Story) -> None:
     study = story.submit(({"h": 1}, 5), ({"h": 1}, 20), max_restarts=1)
     node = story.path(study)[0]
     for _ in range(2):
@@ -282,10 +282,10 @@ def test_evaluations_that_fail_cost_the_training_beyond_no_restart(story: Story)
     chain = story.assign((node, 0, 20))
     failed = {"kind": "exception", "error": "Boom", "seconds": 2.0, "signature": "Boom in evaluate"}
     story.happen(e.StageFailed(chain=chain.id, index=0, step=4, **failed))
-    assert states(story, study) == ["failed", "active"], "that was the first one in training"
+    assert states(story, study) == ["failed", "active"], "that was its first failure in training"
 
 
-def test_a_step_that_could_not_be_evaluated_is_not_awaited_where_its_state_is_kept(story: Story) -> None:
+def test_a_step_that_failed_to_evaluate_is_not_awaited_at_its_kept_state(story: Story) -> None:
     mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3, max_restarts=0)
     (node,) = story.path(mine)
     fail_evaluation(story, node, 3, 10)
@@ -297,7 +297,7 @@ def test_a_step_that_could_not_be_evaluated_is_not_awaited_where_its_state_is_ke
     assert node.evaluation_failures == {}
 
 
-def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_is_wanted(story: Story) -> None:
+def test_a_failed_evaluation_is_retried_on_another_slot(story: Story) -> None:
     mine, theirs = story.submit(({"h": 1}, 10)), story.submit(({"h": 1}, 10), eval_every=3, max_restarts=1)
     (node,) = story.path(mine)
     here = {"owner": "", "device": "cpu", "host": "", "pid": 1, "seen_at": 0.0, "trainers": {"digits": "1"}}
@@ -310,46 +310,46 @@ def test_an_evaluation_that_failed_on_a_slot_is_tried_on_another_as_long_as_it_i
     assert place(story.plan, "plan", spans, None, candidates) is slots[0], "no active trial needs step 3"
 
 
-def failed(story: Story) -> tuple[StudyId, Node]:
-    """A study whose only trial failed by its own error, and is over by that."""
+def failed_study(story: Story) -> tuple[StudyId, Node]:
+    """A study that failed since its only trial failed by its own error."""
     study = story.submit(({"h": 1}, 10))
     (node,) = story.path(study)
     for _ in range(3):
-        story.happen(boom(story.assign((node, 0, 10)).id))
+        story.happen(stage_failure(story.assign((node, 0, 10)).id))
     assert states(story, study) == ["failed"]
     story.give(c.CloseStudy(study=study, at=5.0))
     assert story.plan.studies[study].state == "failed"
     return study, node
 
 
-def boom(chain: ChainId) -> e.StageFailed:
+def stage_failure(chain: ChainId) -> e.StageFailed:
     return e.StageFailed(chain=chain, index=0, step=3, kind="exception", error="Boom", seconds=1.0, signature="Boom")
 
 
 def test_a_failed_trial_is_tried_again_as_if_it_had_never_failed(story: Story) -> None:
-    study, node = failed(story)
+    study, node = failed_study(story)
     reopened, retried = story.give(c.RetryTrial(study=study, trial=0, at=9.0))
     assert isinstance(reopened, e.StudyReopened) and retried == e.TrialRetried(study=study, trial=0)
     found = story.plan.studies[study]
     assert (found.state, found.error, found.failed, found.active) == ("running", None, [], 1)
     assert story.trial(study, 0).error is None and states(story, study) == ["active"]
     for _ in range(2):
-        story.happen(boom(story.assign((node, 0, 10)).id))
-        assert states(story, study) == ["active"], "it has all its tries"
+        story.happen(stage_failure(story.assign((node, 0, 10)).id))
+        assert states(story, study) == ["active"], "it has all its retries again"
     story.finish(story.assign((node, 0, 10)))
     assert states(story, study) == ["completed"] and found.num_results == 1
 
 
 def test_a_trial_that_is_tried_again_may_fail_again(story: Story) -> None:
-    study, node = failed(story)
+    study, node = failed_study(story)
     story.give(c.RetryTrial(study=study, trial=0, at=9.0))
     for _ in range(3):
-        story.happen(boom(story.assign((node, 0, 10)).id))
+        story.happen(stage_failure(story.assign((node, 0, 10)).id))
     assert states(story, study) == ["failed"]
     assert [line.kind for line in story.plan.studies[study].history] == ["start", "fail"], "the tuner keeps its end"
 
 
-def test_what_cannot_be_tried_again_is_said(story: Story) -> None:
+def test_a_refused_retry_has_its_reason(story: Story) -> None:
     study = story.submit(({"h": 1}, 10), ({"h": 2}, 10))
     node = story.plan.node_of(story.trial(study, 0), 10)
     with pytest.raises(StateConflict, match=r"trial 0 of study .* is active; only a failed trial can be tried again"):
@@ -376,12 +376,12 @@ def test_what_cannot_be_tried_again_is_said(story: Story) -> None:
         ("", ""),
     ],
 )
-def test_an_error_in_one_line_names_the_exception_though_its_message_has_several(error: str, line: str) -> None:
+def test_the_short_text_of_an_error_names_the_exception(error: str, line: str) -> None:
     assert last_line({"error": error}) == line
 
 
 @pytest.mark.parametrize(("slot", "where"), [("cpu0", "the CPU"), ("host-gpu1", "slot host-gpu1")])
-def test_a_failed_check_says_the_error_and_its_place_first(slot: str, where: str) -> None:
+def test_a_failed_check_begins_with_the_error_and_its_line(slot: str, where: str) -> None:
     text = (
         "Traceback (most recent call last):\n  File \"trainer.py\", line 31, in setup\n    hp['lr']\nKeyError: 'lr'\n"
     )

@@ -1,4 +1,4 @@
-"""What a trainer was seen to read and a study does not name, at the path at which this study reads it."""
+"""Undeclared inputs of a trainer, at the paths that this study would read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from app.domain.search_plan import SearchPlan, StoredSpec, Study
 from app.domain.terms import StudyId
 
 
-def told(path: str, before: dict[str, Any], now: dict[str, Any], *inputs: str) -> list[str]:
-    """The paths of a study with the arguments `now`, where a check with those `before` saw that path."""
+def undeclared_paths(path: str, before: dict[str, Any], now: dict[str, Any], *inputs: str) -> list[str]:
+    """The undeclared paths of a study with arguments `now`, after a check with arguments `before` saw `path`."""
     tests = [SimpleNamespace(files=[{"path": path, "stamp": "1"}])]
     other = Study(StudyId("a"), StoredSpec.from_json({"runtime_args": before}), 0.0)
     plan = cast(SearchPlan, SimpleNamespace(tests=tests, studies={"a": other}))
@@ -34,12 +34,12 @@ def told(path: str, before: dict[str, Any], now: dict[str, Any], *inputs: str) -
         ("$DATA", "/data/1", "/data/2", "$DATA"),
     ],
 )
-def test_a_path_goes_with_the_argument_that_it_came_by(path: str, before: str, now: str, there: str) -> None:
-    assert told(path, {"data": before}, {"data": now}) == [there]
-    assert told(path, {"data": before, "workers": 4}, {"data": before, "workers": 8}) == [path]
-    assert told(path, {"data": before}, {}) == [path]
+def test_a_path_follows_its_argument(path: str, before: str, now: str, there: str) -> None:
+    assert undeclared_paths(path, {"data": before}, {"data": now}) == [there]
+    assert undeclared_paths(path, {"data": before, "workers": 4}, {"data": before, "workers": 8}) == [path]
+    assert undeclared_paths(path, {"data": before}, {}) == [path]
 
 
-def test_what_an_input_names_is_not_left_out() -> None:
-    assert told("/data/1/a.csv", {"data": "/data/1"}, {"data": "/data/2"}, "/data/2") == []
-    assert told("/data/1/a.csv", {"data": "/data/1"}, {"data": "/data/2"}, "/data/1") == ["/data/2/a.csv"]
+def test_paths_under_a_declared_input_are_left_out() -> None:
+    assert undeclared_paths("/data/1/a.csv", {"data": "/data/1"}, {"data": "/data/2"}, "/data/2") == []
+    assert undeclared_paths("/data/1/a.csv", {"data": "/data/1"}, {"data": "/data/2"}, "/data/1") == ["/data/2/a.csv"]
