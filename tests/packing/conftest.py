@@ -16,7 +16,7 @@ from stagetree.trainer import generators
 collect_ignore = (
     ["test_caches.py", "test_operations.py", "test_profile.py", "test_recordings.py"] if DEVICE != "cpu" else []
 )
-"""They ask what a CPU does."""
+"""Tests of the CPU only."""
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -29,7 +29,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="package")
 def on_its_device() -> Iterator[None]:
-    """A GPU is used as in a process that trains."""
+    """Set up the GPU as in a training process."""
     if DEVICE == "cpu":
         yield
         return

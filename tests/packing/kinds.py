@@ -36,7 +36,7 @@ class Attending(nn.Module):
 
 
 class Layered(nn.Module):
-    """A normalization that is called twice, and a table that is a layer's weight, too; of sizes that leave no gaps."""
+    """A normalization called twice, and a table that is a layer's weight, too; the sizes leave no gaps in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Layered(nn.Module):
 
 
 class Tempered(nn.Module):
-    """One number of each model goes through a function of its own."""
+    """A model with a scalar parameter that goes through a function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,24 +77,24 @@ def layers(between: Callable[[], nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 7), between(), nn.Linear(7, 13), between(), nn.Linear(13, 10))
 
 
-def convolving() -> nn.Module:
+def convolutions() -> nn.Module:
     first = nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.MaxPool2d(2)
     return nn.Sequential(*first, nn.Conv2d(5, 7, 2), nn.Tanh(), nn.Flatten(), nn.Linear(28, 10))
 
 
-def channelled() -> nn.Module:
-    """Of sizes that leave no gaps in memory, so the lanes of its parameters are read as channels where they lie."""
+def channel_layers() -> nn.Module:
+    """Layers whose sizes leave no gaps in memory: the lanes of their parameters are read in place as channels."""
     first = nn.Conv2d(1, 32, 2, bias=False), nn.BatchNorm2d(32), nn.ReLU()
     second = nn.Conv2d(32, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(128, 10))
 
 
-def grouped() -> nn.Module:
+def grouped_convolutions() -> nn.Module:
     first = nn.Conv1d(1, 6, 3), nn.GroupNorm(2, 6), nn.Sigmoid(), nn.AdaptiveAvgPool1d(3)
     return nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (1, -1)), *first, nn.Flatten(), nn.Linear(18, 10))
 
 
-def dropping() -> nn.Module:
+def dropouts() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 17), nn.SiLU(), nn.Dropout(0.4), nn.LayerNorm(17), nn.Linear(17, 10))
 
 
@@ -104,10 +104,10 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "tanh": lambda: layers(nn.Tanh),
     "softplus": lambda: layers(nn.Softplus),
     "tempered": Tempered,
-    "dropping": dropping,
-    "convolving": convolving,
-    "channelled": channelled,
-    "grouped": grouped,
+    "dropping": dropouts,
+    "convolving": convolutions,
+    "channelled": channel_layers,
+    "grouped": grouped_convolutions,
     "attending": Attending,
     "encoding": Encoding,
     "layered": Layered,
@@ -128,7 +128,7 @@ class Usual(TorchTrainer):
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         if hp.get("optimizer") == "adamw":
             return AdamW(self.model.parameters(), lr=hp["lr"], eps=1e-3)
-        if hp.get("optimizer") == "rmsprop":  # by its own code
+        if hp.get("optimizer") == "rmsprop":  # with the optimizer's own code
             return RMSprop(self.model.parameters(), lr=hp["lr"], eps=1e-3)
         if hp.get("optimizer") == "asgd":  # lane by lane
             return ASGD(self.model.parameters(), lr=hp["lr"])
@@ -155,7 +155,7 @@ def samples(net: str) -> tuple[Tensor, Tensor]:
 
 
 def trainer(path: str, name: str) -> Any:
-    """A class out of a file; files of several examples have one name, so the module has another."""
+    """A class of a file; several examples have files of one name, so the module gets another."""
     spec = spec_from_file_location(f"profiled_{name}", ROOT / path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -164,7 +164,7 @@ def trainer(path: str, name: str) -> Any:
 
 
 def one_batch_each(kind: type[TorchTrainer]) -> type[TorchTrainer]:
-    """The same trainer in steps of one batch, where it has no argument for that."""
+    """The same trainer in steps of one batch, if it has no argument for that."""
 
     class OneBatch(kind):  # type: ignore[misc, valid-type]
         def __init__(self, **args: Any) -> None:
@@ -178,7 +178,7 @@ NO_WORK = ("profiler", "aten::empty", "aten::_unsafe_view")
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what a device would have to do: neither views nor empty memory."""
+    """Counts the operations of a device, without views and allocations."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -21,10 +21,10 @@ from stagetree.runtime.packed import Failed, PackedModels
 
 Hp = dict[str, Any]
 DEVICE = os.environ.get("STAGETREE_TEST_DEVICE", "cpu")
-"""On which packs are trained: tests/gpu/test_gpu_packing.py has these tests run on a GPU."""
+"""The device of packs: tests/gpu/test_gpu_packing.py runs these tests on a GPU."""
 
 DROPPED = 0.3 if DEVICE == "cpu" else 0.0
-"""By dropout: a GPU drops others in a pack than alone, which tests/gpu know."""
+"""The probability of dropout: on a GPU, packs drop other numbers than single models, which tests/gpu allow for."""
 
 NEAR = 1e-12 if torch.__version__ >= "2.12" else 1e-10
 """The largest rounding error of double precision that was measured; with torch 2.6 it was larger."""
@@ -75,19 +75,19 @@ class Tiny(TorchTrainer):
 def model(kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
     built = Model.build(kind, args, 0, DEVICE)
     if isinstance(made := getattr(built.trainer, "model", None), nn.Module):
-        made.to(DEVICE)  # some trainers here make another than they gave to `TorchTrainer`
+        made.to(DEVICE)  # some trainers here replace the optimizer that they gave to `TorchTrainer`
     return built
 
 
-def alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
-    """A trial trained by itself."""
+def train_alone(hp: Hp, steps: int, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
+    """Train a trial by itself."""
     trained, timeline = model(kind, **args), HpTimeline(hp)
     for _ in range(steps):
         trained.advance(timeline)
     return trained
 
 
-def packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
+def train_packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
     """Train these models of a pack for some steps; return the failed ones."""
     timelines, failed = {number: HpTimeline(hp) for number, hp in hps.items()}, Failed()
     for _ in range(steps):
@@ -95,7 +95,7 @@ def packed(pack: PackedModels, hps: Mapping[int, Hp], steps: int) -> Failed:
     return failed
 
 
-def fresh(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, **args: Any) -> PackedModels:
+def new_pack(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, **args: Any) -> PackedModels:
     """A pack with these models before their first step."""
     pack = PackedModels(width)
     for number in numbers:
@@ -104,7 +104,7 @@ def fresh(width: int, numbers: Iterable[int], kind: type[TorchTrainer] = Tiny, *
 
 
 def reload_checkpoint(trained: Model, hp: Hp, kind: type[TorchTrainer] = Tiny, **args: Any) -> Model:
-    """The same model in another process, as it were."""
+    """Load the model's checkpoint into a new model, as in another process."""
     fd, _ = trained.save()
     try:
         saved = state_format.read(fd)
@@ -116,7 +116,7 @@ def reload_checkpoint(trained: Model, hp: Hp, kind: type[TorchTrainer] = Tiny, *
 
 
 def weights(trained: Model) -> dict[str, Any]:
-    """All of a model's state that is a tensor, by its place in it."""
+    """All tensors of a model's state, by their path."""
     return dict(_leaves("", trained.state()))
 
 
@@ -134,7 +134,7 @@ def _leaves(place: str, value: Any) -> Any:
 
 
 def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """To the bit."""
+    """Equal bit for bit."""
     assert one.keys() == other.keys()
     for place, value in one.items():
         same = value.equal(other[place]) if isinstance(value, Tensor) else value == other[place]
@@ -142,7 +142,7 @@ def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 
 def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """The longest between two numbers at the same place."""
+    """The largest difference of two numbers at the same path."""
     assert one.keys() == other.keys()
     pairs = ((value, other[place]) for place, value in one.items() if isinstance(value, Tensor) and value.numel())
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
@@ -162,11 +162,11 @@ def pack_as_alone(
 
     most: the largest difference. reason: why they are trained one by one; they are the same to the bit then.
     """
-    pack = fresh(width, hps, kind, **args)
-    assert not packed(pack, hps, steps)
+    pack = new_pack(width, hps, kind, **args)
+    assert not train_packed(pack, hps, steps)
     assert reason in pack.unpackable_reason and bool(reason) == bool(pack.unpackable_reason)
     for number, hp in hps.items():
-        by_itself = alone(hp, steps, kind, **args)
+        by_itself = train_alone(hp, steps, kind, **args)
         assert distance(weights(pack[number]), weights(by_itself)) < most
         if reason:
             assert_same(weights(pack[number]), weights(by_itself))
@@ -174,7 +174,7 @@ def pack_as_alone(
 
 
 class Moody(Tiny):
-    """Fails where its learning rate is bad, in code of its own."""
+    """Raises in its own code if its learning rate is bad."""
 
     name = "moody"
 
@@ -186,7 +186,7 @@ class Moody(Tiny):
 
 
 class Delicate(Tiny):
-    """Its process ends while it measures where its learning rate is bad."""
+    """Ends its process in a measurement if its learning rate is bad."""
 
     name = "delicate"
 

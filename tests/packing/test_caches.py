@@ -1,4 +1,4 @@
-"""On a CPU a pack is computed in parts that fit into a core's cache; no lane has other bits by which they are."""
+"""On a CPU a pack is computed in parts that fit into a core's cache. The parts do not change a lane's bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from kinds import Usual, trainer
-from lanes import STEADY, Moody, alone, assert_same, distance, fresh, packed, weights
+from lanes import STEADY, Moody, assert_same, distance, new_pack, train_alone, train_packed, weights
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
@@ -48,7 +48,7 @@ def test_a_step_in_pieces_has_the_same_bits(
 
 
 class Large(Usual):
-    """In a pass with others its sigmoids and norms have other last bits than alone."""
+    """In a pass with others, its sigmoids and norms have other last bits than alone."""
 
     name = "large"
 
@@ -60,17 +60,17 @@ class LargeAndMoody(Moody):
 def test_large_models_are_computed_one_by_one_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     hps = {number: {"lr": 0.01 * (1 + number), "bs": 8, "optimizer": "asgd"} for number in range(3)}
-    pack = fresh(3, hps, Large, net="dropping")
-    assert not packed(pack, hps, 3) and not pack.unpackable_reason
+    pack = new_pack(3, hps, Large, net="dropping")
+    assert not train_packed(pack, hps, 3) and not pack.unpackable_reason
     profile = pack.profile()
     assert profile is not None and profile.is_exact and not profile.other_draws and set(profile.packed) == {2, 3}
     for number, hp in hps.items():
-        assert_same(weights(pack[number]), weights(alone(hp, 3, Large, net="dropping")))
-        assert pack[number].logged_means() == alone(hp, 3, Large, net="dropping").logged_means()
+        assert_same(weights(pack[number]), weights(train_alone(hp, 3, Large, net="dropping")))
+        assert pack[number].logged_means() == train_alone(hp, 3, Large, net="dropping").logged_means()
 
 
 class Counting(Moody):
-    """It counts the tensors of floating numbers that there are when its loss begins."""
+    """Counts the existing floating-point tensors when its loss begins."""
 
     name = "counting"
     counts: ClassVar[list[int]] = []
@@ -82,12 +82,12 @@ class Counting(Moody):
 
 
 def test_no_gradient_of_a_lane_is_held_while_the_next_one_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is in the cache, and the next one's; 5 % of the time of large models went there."""
+    """Otherwise its memory and the next lane's share the cache, which took 5 % of the time of large models."""
     monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
-    pack = fresh(3, range(3), Counting, batches_per_step=1)
-    assert not packed(pack, dict.fromkeys(range(3), STEADY), 3)
+    pack = new_pack(3, range(3), Counting, batches_per_step=1)
+    assert not train_packed(pack, dict.fromkeys(range(3), STEADY), 3)
     Counting.counts.clear()
-    assert not packed(pack, dict.fromkeys(range(3), STEADY), 1)
+    assert not train_packed(pack, dict.fromkeys(range(3), STEADY), 1)
     first, *others = Counting.counts
     assert others == [first, first]
 
@@ -95,22 +95,22 @@ def test_no_gradient_of_a_lane_is_held_while_the_next_one_learns(monkeypatch: py
 def test_of_a_large_model_with_adamw_no_equal_bits_are_claimed_that_its_steps_have_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """torch's groups for AdamW have an entry that it does not take as an argument."""
+    """The groups of torch's AdamW have an entry that is not an argument of AdamW."""
     monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     hp = {"lr": 0.01, "bs": 8, "optimizer": "adamw"}
-    pack = fresh(2, [0], Large, net="dropping")
-    assert not packed(pack, {0: hp}, 3) and not pack.unpackable_reason
-    profile, off = pack.profile(), distance(weights(pack[0]), weights(alone(hp, 3, Large, net="dropping")))
+    pack = new_pack(2, [0], Large, net="dropping")
+    assert not train_packed(pack, {0: hp}, 3) and not pack.unpackable_reason
+    profile, off = pack.profile(), distance(weights(pack[0]), weights(train_alone(hp, 3, Large, net="dropping")))
     assert profile is not None and not (profile.is_exact and off)
 
 
 def test_one_of_them_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 0)
     hps = {number: {**STEADY, "lr": lr} for number, lr in enumerate((0.05, 6.0, 0.02))}
-    pack = fresh(3, hps, LargeAndMoody)
-    assert packed(pack, hps, 2).keys() == {1}
-    few = fresh(3, [2], LargeAndMoody)
-    assert not packed(few, {2: hps[2]}, 2)
+    pack = new_pack(3, hps, LargeAndMoody)
+    assert train_packed(pack, hps, 2).keys() == {1}
+    few = new_pack(3, [2], LargeAndMoody)
+    assert not train_packed(few, {2: hps[2]}, 2)
     assert_same(weights(few[2]), weights(pack[2]))
 
 

@@ -1,4 +1,4 @@
-"""Frozen tensors are held once for all lanes: eight adapters need one base, unless a trainer may write into it."""
+"""Lanes share frozen tensors: eight adapters need one base, unless a trainer may write into it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from lanes import (
     STEADY,
     Tiny,
-    alone,
     assert_same,
     distance,
-    fresh,
     is_packed,
     model,
+    new_pack,
     pack_as_alone,
-    packed,
     reload_checkpoint,
+    train_alone,
+    train_packed,
     weights,
 )
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ WIDTH, BASE = 8, 32
 
 
 class Adapted(nn.Module):
-    """A layer that does not learn, with an adapter of rank two that does."""
+    """A frozen layer with a trained adapter of rank two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ HPS = {number: {**STEADY, "lr": 0.05 / (1 + number)} for number in range(WIDTH)}
 
 
 def memory(pack: PackedModels, learns: bool) -> int:
-    """Numbers that models of a pack hold in all, each place in memory counted once."""
+    """The numbers that all models of a pack hold, each memory location counted once."""
     models = [pack[number].trainer.model for number in pack.numbers]  # type: ignore[attr-defined]
     held = {
         each.data_ptr(): each.numel() for one in models for each in one.parameters() if each.requires_grad == learns
@@ -65,14 +65,14 @@ def memory(pack: PackedModels, learns: bool) -> int:
 
 
 def test_eight_adapters_need_one_base_before_and_after_their_first_step() -> None:
-    pack = fresh(WIDTH, HPS, Adapting)
+    pack = new_pack(WIDTH, HPS, Adapting)
     base, adapter = BASE * BASE + BASE, 4 * BASE + 2 * BASE + BASE + BASE + 1
     for steps in (0, 2):
-        assert not packed(pack, HPS, steps) and not pack.unpackable_reason
+        assert not train_packed(pack, HPS, steps) and not pack.unpackable_reason
         assert memory(pack, learns=False) == base
         assert memory(pack, learns=True) == WIDTH * adapter
     for number, hp in HPS.items():
-        assert distance(weights(pack[number]), weights(alone(hp, 2, Adapting))) < 1e-12
+        assert distance(weights(pack[number]), weights(train_alone(hp, 2, Adapting))) < 1e-12
 
 
 def test_one_base_is_there_when_lanes_have_left_and_are_loaded_anew() -> None:
@@ -80,13 +80,13 @@ def test_one_base_is_there_when_lanes_have_left_and_are_loaded_anew() -> None:
     for number in range(3):
         lanes.begin(("adapting",), is_resumed=False)
         lanes.add(number, model(Adapting), WIDTH)
-    assert not packed(lanes, {number: HPS[number] for number in range(3)}, 1)  # type: ignore[arg-type]
+    assert not train_packed(lanes, {number: HPS[number] for number in range(3)}, 1)  # type: ignore[arg-type]
     before = weights(lanes[1])
     lanes.drop([0, 2])
     anew = lanes.begin(("adapting",), is_resumed=True)
     assert anew is not None
     for each in base_of(anew):
-        each.data.zero_()  # as loading another one would
+        each.data.zero_()  # like loading another one
     assert_same(weights(lanes[1]), before)
 
 
@@ -95,13 +95,13 @@ def base_of(one: Model) -> list[Tensor]:
 
 
 def test_models_of_other_constants_are_in_packs_of_their_own() -> None:
-    """Who else is there decides nothing: each has the bits that it has by itself."""
+    """Neighbours have no effect: each model has the bits that it has by itself."""
     hps = {number: HPS[number] for number in range(3)}
-    pack, expected = fresh(WIDTH, hps, Adapting), fresh(WIDTH, hps, Adapting)
+    pack, expected = new_pack(WIDTH, hps, Adapting), new_pack(WIDTH, hps, Adapting)
     own_constants(pack[1].trainer)
     for each in base_of(pack[1]):
         each.data.mul_(2)
-    assert not packed(pack, hps, 2) and not packed(expected, hps, 2)
+    assert not train_packed(pack, hps, 2) and not train_packed(expected, hps, 2)
     for number in (0, 2):
         assert_same(weights(pack[number]), weights(expected[number]))
     assert memory(pack, learns=False) == 2 * (BASE * BASE + BASE)
@@ -140,19 +140,19 @@ def test_a_loss_that_writes_into_constants_is_refused_and_spoils_none() -> None:
 
 @pytest.mark.parametrize("kind", [Adapting, Teaching])
 def test_a_checkpoint_of_a_lane_goes_on_in_another_pack(kind: type[TorchTrainer]) -> None:
-    first = fresh(WIDTH, [0, 1], kind)
+    first = new_pack(WIDTH, [0, 1], kind)
     hps = {number: HPS[number] for number in (0, 1)}
-    assert not packed(first, hps, 2)
+    assert not train_packed(first, hps, 2)
     second = PackedModels(WIDTH)
     for number in (1, 0):
         second.add(number, reload_checkpoint(first[number], hps[number], kind))
-    assert not packed(first, hps, 2) and not packed(second, hps, 2)
+    assert not train_packed(first, hps, 2) and not train_packed(second, hps, 2)
     for number in hps:
         assert_same(weights(first[number]), weights(second[number]))
 
 
 class Coarse(nn.Module):
-    """A layer in bf16, whose last digits are others in a pack, as a GPU's are; with an adapter in single precision."""
+    """A layer in bf16, whose last digits differ in a pack, like on a GPU, with an adapter in single precision."""
 
     def __init__(self, error: float) -> None:
         super().__init__()
@@ -180,17 +180,17 @@ class OnCoarse(Tiny):
 
 @pytest.mark.parametrize("how", [{}, {"precision": "bf16"}], ids=str)
 def test_rounding_of_a_base_in_bf16_is_no_other_loss(how: dict[str, Any]) -> None:
-    """Met on an H100: adapters on a Llama of 230 million weights trained one by one."""
+    """Once adapters on a Llama of 230 million weights were trained one by one on an H100."""
     hps = {number: HPS[number] for number in (0, 1)}
-    pack = fresh(WIDTH, hps, OnCoarse, **how)
-    assert not packed(pack, hps, 1) and not pack.unpackable_reason
+    pack = new_pack(WIDTH, hps, OnCoarse, **how)
+    assert not train_packed(pack, hps, 1) and not pack.unpackable_reason
     assert base_of(pack[0])[0].dtype == base_of(pack[1])[0].dtype == torch.bfloat16
     assert len({base_of(pack[number])[0].data_ptr() for number in hps}) == 1
 
 
 def test_what_is_more_than_rounding_of_a_base_in_bf16_is_refused() -> None:
-    pack = fresh(WIDTH, [0], OnCoarse, error=0.03)
-    assert not packed(pack, {0: HPS[0]}, 1)
+    pack = new_pack(WIDTH, [0], OnCoarse, error=0.03)
+    assert not train_packed(pack, {0: HPS[0]}, 1)
     assert "the first module with another output is `1` (Coarse)" in pack.unpackable_reason
 
 
@@ -222,12 +222,12 @@ class OnCasting(OnCoarse):
 
 
 def test_a_loss_that_wants_its_base_in_bf16_is_packed() -> None:
-    pack = fresh(WIDTH, [0], OnCasting)
-    assert not packed(pack, {0: HPS[0]}, 1) and not pack.unpackable_reason
+    pack = new_pack(WIDTH, [0], OnCasting)
+    assert not train_packed(pack, {0: HPS[0]}, 1) and not pack.unpackable_reason
 
 
 class Quantised(Adapting):
-    """One of its weights that do not learn is a tensor that holds others, as torchao's are."""
+    """One of its frozen weights is a tensor that holds others, like torchao's."""
 
     name = "quantised"
 
@@ -246,6 +246,6 @@ def test_weights_that_are_tensors_in_tensors_are_each_models_own_and_pack_nothin
     for number, each in enumerate((one, other)):
         lanes.begin(("quantised",), is_resumed=False)
         lanes.add(number, each, WIDTH)
-    assert not packed(lanes, {number: HPS[number] for number in range(2)}, 1)  # type: ignore[arg-type]
+    assert not train_packed(lanes, {number: HPS[number] for number in range(2)}, 1)  # type: ignore[arg-type]
     assert "TwoTensor" in lanes.unpackable_reason
     assert other.trainer.model.scaled.a.equal(before)  # type: ignore[attr-defined]

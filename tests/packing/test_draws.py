@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import NETS, Usual
-from lanes import DEVICE, alone, distance, fresh, is_packed, on_a_cpu, packed, weights
+from lanes import DEVICE, distance, is_packed, new_pack, on_a_cpu, train_alone, train_packed, weights
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -23,17 +23,17 @@ HP = {"lr": 0.05, "bs": 8}
 PRECISIONS: list[dict[str, str]] = [{"dtype": "float64"}, {"dtype": "float32"}, {"precision": "bf16"}]
 
 
-def looked_at(kind: type[TorchTrainer] = Usual, **how: Any) -> tuple[str, Profile | None]:
-    """Why a trainer is not packed, and else what its profile says."""
-    pack = fresh(WIDTH, [0], kind, batches_per_step=1, **how)
-    assert not packed(pack, {0: HP}, 1)
+def packing_verdict(kind: type[TorchTrainer] = Usual, **how: Any) -> tuple[str, Profile | None]:
+    """The reason why a trainer is not packed, and its profile otherwise."""
+    pack = new_pack(WIDTH, [0], kind, batches_per_step=1, **how)
+    assert not train_packed(pack, {0: HP}, 1)
     return pack.unpackable_reason, pack.profile()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
 def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(numbers: dict[str, str]) -> None:
-    unpackable_reason, profile = looked_at(net="encoding", **numbers)
+    unpackable_reason, profile = packing_verdict(net="encoding", **numbers)
     assert not unpackable_reason
     assert profile is not None and profile.other_draws == FIRST_OTHER and not profile.is_exact
 
@@ -41,26 +41,26 @@ def test_the_stock_transformer_layer_is_packed_and_its_draws_are_said_to_differ(
 @pytest.mark.slow
 @pytest.mark.parametrize("net", [pytest.param("dropping", marks=on_a_cpu), "convolving", "attending"])
 def test_draws_that_are_those_of_the_model_alone_are_not_said_to_differ(net: str) -> None:
-    _, profile = looked_at(net=net)
+    _, profile = packing_verdict(net=net)
     assert profile is not None and not profile.other_draws
 
 
 def test_only_the_draws_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without dropout, a packed transformer layer equals the one alone."""
     with_dropout = NETS["encoding"]
-    assert apart_from_alone("encoding") > 1e-4 or torch.__version__ < "2.7"  # which draws the same, as it happens
-    monkeypatch.setitem(NETS, "encoding", lambda: undropped(with_dropout()))
-    assert apart_from_alone("encoding") < 1e-9
+    assert distance_to_single("encoding") > 1e-4 or torch.__version__ < "2.7"  # which happens to draw the same
+    monkeypatch.setitem(NETS, "encoding", lambda: without_dropout(with_dropout()))
+    assert distance_to_single("encoding") < 1e-9
 
 
-def apart_from_alone(net: str) -> float:
+def distance_to_single(net: str) -> float:
     how = {"net": net, "dtype": "float64", "batches_per_step": 1}
-    pack = fresh(WIDTH, [0], Usual, **how)
-    assert not packed(pack, {0: HP}, 2) and not pack.unpackable_reason
-    return distance(weights(pack[0]), weights(alone(HP, 2, Usual, **how)))
+    pack = new_pack(WIDTH, [0], Usual, **how)
+    assert not train_packed(pack, {0: HP}, 2) and not pack.unpackable_reason
+    return distance(weights(pack[0]), weights(train_alone(HP, 2, Usual, **how)))
 
 
-def undropped(model: nn.Module) -> nn.Module:
+def without_dropout(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -85,7 +85,7 @@ class Turned(nn.Module):
 @pytest.mark.parametrize("numbers", PRECISIONS, ids=str)
 def test_dropout_on_a_transposed_tensor_draws_others(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str]) -> None:
     monkeypatch.setitem(NETS, "turned", Turned)
-    unpackable_reason, profile = looked_at(net="turned", **numbers)
+    unpackable_reason, profile = packing_verdict(net="turned", **numbers)
     assert not unpackable_reason and profile is not None and profile.other_draws == "dropout"
 
 
@@ -105,9 +105,9 @@ class Attention(nn.Module):
 @on_a_cpu
 def test_dropout_within_attention_is_packed_with_the_draws_of_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETS, "attending", Attention)
-    unpackable_reason, profile = looked_at(net="attending", dtype="float64")
+    unpackable_reason, profile = packing_verdict(net="attending", dtype="float64")
     assert not unpackable_reason and profile is not None and not profile.other_draws
-    assert apart_from_alone("attending") < 1e-12
+    assert distance_to_single("attending") < 1e-12
 
 
 class Kernels(TorchFunctionMode):
@@ -124,7 +124,7 @@ class Kernels(TorchFunctionMode):
 
 
 def test_attention_that_drops_is_taken_apart_wherever_it_is_called() -> None:
-    """Met on an H100: within `nn.MultiheadAttention` its one kernel drew other numbers, and the model was refused."""
+    """On an H100, the fused kernel of `nn.MultiheadAttention` drew other numbers, and the model was refused."""
     layer, numbers = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 3, 8)
     with Kernels() as kernels, DrawRecorder(layer).record_modules():
         layer(numbers, numbers, numbers, need_weights=False)
@@ -133,7 +133,7 @@ def test_attention_that_drops_is_taken_apart_wherever_it_is_called() -> None:
 
 
 def test_attention_that_drops_has_the_digits_that_autocast_gives_it_alone() -> None:
-    """Met on an H100: autocast decomposed it, and one part has no gradient in bf16."""
+    """On an H100, autocast decomposed it, and one part has no gradient in bf16."""
     numbers = torch.randn(3, 2, 4, 5, 8, device=DEVICE)
 
     def attention(numbers: Tensor) -> Tensor:
@@ -168,9 +168,9 @@ class Larger(nn.Module):
 def test_a_loss_that_is_wrong_by_hundredths_is_refused_with_the_name_of_the_module(
     monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str], by: float
 ) -> None:
-    """In bf16, errors below a tenth were packed."""
+    """Once losses with errors below a tenth were packed in bf16."""
     monkeypatch.setitem(NETS, "larger", lambda: nn.Sequential(nn.Linear(6, 9), Larger(by), nn.Linear(9, 10)))
-    unpackable_reason, profile = looked_at(net="larger", **numbers)
+    unpackable_reason, profile = packing_verdict(net="larger", **numbers)
     assert profile is None
     assert unpackable_reason.startswith(
         "packed, its loss is another: the first module with another output is `1` (Larger)"
@@ -178,7 +178,7 @@ def test_a_loss_that_is_wrong_by_hundredths_is_refused_with_the_name_of_the_modu
 
 
 class Outside(Usual):
-    """What its loss depends on is in no module."""
+    """Its loss depends on a value outside all modules."""
 
     def loss(self, batch: list[Tensor]) -> Tensor:
         loss = super().loss(batch)
@@ -186,5 +186,5 @@ class Outside(Usual):
 
 
 def test_where_every_module_gives_the_same_the_loss_itself_is_another() -> None:
-    unpackable_reason, _ = looked_at(Outside, net="relu")
+    unpackable_reason, _ = packing_verdict(Outside, net="relu")
     assert unpackable_reason.startswith("packed, its loss is another, though all modules give the same")

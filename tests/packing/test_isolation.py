@@ -1,4 +1,4 @@
-"""A lane's result never depends on its neighbours: to the bit for one width, and nearly to it beside being alone."""
+"""A lane's result never depends on its neighbours: bit for bit at one width, and up to rounding compared with alone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lanes import (
     NEAR,
     STEADY,
     Tiny,
-    alone,
     assert_same,
     distance,
-    fresh,
     model,
+    new_pack,
     on_a_cpu,
     pack_as_alone,
-    packed,
     reload_checkpoint,
+    train_alone,
+    train_packed,
     weights,
 )
 from torch import nn
@@ -58,16 +58,16 @@ def hyperparameters(draw: Any) -> dict[str, Any]:
 def test_a_lane_is_the_same_to_the_bit_whoever_else_is_there(
     dtype: str, mine: dict[str, Any], neighbours: list[dict[str, Any]], lane: int, leaves_at: int
 ) -> None:
-    by_itself = fresh(WIDTH, [0], dtype=dtype)
-    assert not packed(by_itself, {0: mine}, 4)
+    by_itself = new_pack(WIDTH, [0], dtype=dtype)
+    assert not train_packed(by_itself, {0: mine}, 4)
     lane = min(lane, len(neighbours))
     hps = dict(enumerate([*neighbours[:lane], mine, *neighbours[lane:]]))
-    among_others = fresh(WIDTH, hps, dtype=dtype)
-    failed = packed(among_others, hps, leaves_at)
+    among_others = new_pack(WIDTH, hps, dtype=dtype)
+    failed = train_packed(among_others, hps, leaves_at)
     assert lane not in failed
     for number in hps.keys() - {lane} - failed.keys():
         among_others.leave(number)
-    assert not packed(among_others, {lane: mine}, 4 - leaves_at)
+    assert not train_packed(among_others, {lane: mine}, 4 - leaves_at)
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
 
 
@@ -96,11 +96,11 @@ def test_models_of_all_kinds_are_the_same_in_any_place(
     how = {"net": net, "clip_grad_norm": clip, **numbers}
     mine, lane = {"lr": 0.3, "bs": size, **more}, lane % width
     neighbours = [{"lr": rate, "bs": size} for rate in rates[: width - 1]]
-    by_itself = fresh(width, [0], Usual, **how)
-    assert not packed(by_itself, {0: mine}, 3)
+    by_itself = new_pack(width, [0], Usual, **how)
+    assert not train_packed(by_itself, {0: mine}, 3)
     hps = dict(enumerate([*neighbours[:lane], mine, *neighbours[lane:]]))
-    among_others = fresh(width, hps, Usual, **how)
-    assert lane not in packed(among_others, hps, 3)
+    among_others = new_pack(width, hps, Usual, **how)
+    assert lane not in train_packed(among_others, hps, 3)
     assert among_others.unpackable_reason == by_itself.unpackable_reason
     assert "precision" in numbers or not by_itself.unpackable_reason
     assert_same(weights(among_others[lane]), weights(by_itself[0]))
@@ -128,11 +128,11 @@ class Biased(Tiny):
 
 
 def test_of_rounding_adam_makes_steps_and_nothing_else_is_off() -> None:
-    """The exception that the documentation names: these two are magnified rounding, and the rest is as near as ever."""
+    """The documented exception: these two values are magnified rounding, and the others are close."""
     hp = {"lr": 0.05, "bs": 4}
-    pack = fresh(WIDTH, [0], Biased)
-    assert not packed(pack, {0: hp}, 4) and not pack.unpackable_reason
-    one, other = pack[0].trainer.model.state_dict(), alone(hp, 4, Biased).trainer.model.state_dict()
+    pack = new_pack(WIDTH, [0], Biased)
+    assert not train_packed(pack, {0: hp}, 4) and not pack.unpackable_reason
+    one, other = pack[0].trainer.model.state_dict(), train_alone(hp, 4, Biased).trainer.model.state_dict()
     off = {name for name in one if distance({name: one[name]}, {name: other[name]}) > 1e-11}
     assert off <= {"0.bias", "1.running_mean"}
     assert distance(one, other) < 1e-6
@@ -148,29 +148,29 @@ def test_where_too_few_rows_agree_it_takes_more_passes(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("broken", [1, 2, 3])
 def test_a_break_a_checkpoint_and_another_pack_change_nothing(broken: int) -> None:
     hps = {0: {"lr": DECAY, "bs": 4, "momentum": 0.9}, 1: {"lr": 0.3, "bs": 4, "optimizer": "adamw"}}
-    whole = fresh(WIDTH, hps)
-    assert not packed(whole, hps, 4)
-    first = fresh(WIDTH, hps)
-    assert not packed(first, hps, broken)
+    whole = new_pack(WIDTH, hps)
+    assert not train_packed(whole, hps, 4)
+    first = new_pack(WIDTH, hps)
+    assert not train_packed(first, hps, broken)
     second = PackedModels(WIDTH)
     second.add(7, model())
-    assert not packed(second, {7: STEADY}, broken)  # lane 0 of the other pack has another neighbour
+    assert not train_packed(second, {7: STEADY}, broken)  # lane 0 of the other pack has another neighbour
     for number, hp in hps.items():
         second.add(number, reload_checkpoint(first[number], hp))
-    assert not packed(second, {7: STEADY, **hps}, 4 - broken)
+    assert not train_packed(second, {7: STEADY, **hps}, 4 - broken)
     for number in hps:
         assert_same(weights(second[number]), weights(whole[number]))
 
 
 def test_a_lane_goes_on_alone_and_one_trained_alone_joins() -> None:
-    pack = fresh(WIDTH, [0])
-    assert not packed(pack, {0: STEADY}, 2)
+    pack = new_pack(WIDTH, [0])
+    assert not train_packed(pack, {0: STEADY}, 2)
     went_on = pack.leave(0)
-    pack.add(0, alone(STEADY, 2))
-    assert not packed(pack, {0: STEADY}, 2)
+    pack.add(0, train_alone(STEADY, 2))
+    assert not train_packed(pack, {0: STEADY}, 2)
     for _ in range(2):
         went_on.advance(HpTimeline(STEADY))
-    wanted = weights(alone(STEADY, 4))
+    wanted = weights(train_alone(STEADY, 4))
     assert distance(weights(went_on), wanted) < NEAR
     assert distance(weights(pack[0]), wanted) < NEAR
 
@@ -191,10 +191,10 @@ def test_what_a_trainer_can_ask_for_is_the_same_packed(how: dict[str, Any]) -> N
 
 def test_what_a_lane_logs_and_its_metrics_are_its_own() -> None:
     hps = {0: STEADY, 1: {**STEADY, "lr": 1.0}}
-    pack = fresh(WIDTH, hps)
-    assert not packed(pack, hps, 2)
+    pack = new_pack(WIDTH, hps)
+    assert not train_packed(pack, hps, 2)
     for number, hp in hps.items():
-        by_itself = alone(hp, 2)
+        by_itself = train_alone(hp, 2)
         assert pack[number].logged_means() == pytest.approx(by_itself.logged_means())
         assert pack[number].evaluate() == pytest.approx(by_itself.evaluate())
 
@@ -206,10 +206,10 @@ def test_a_lane_whose_own_code_fails_ends_alone() -> None:
                 raise ArithmeticError("too much")
 
     hps = {0: STEADY, 1: {**STEADY, "lr": 2.0}}
-    pack = fresh(WIDTH, hps, Moody)
-    failed = packed(pack, hps, 3)
+    pack = new_pack(WIDTH, hps, Moody)
+    failed = train_packed(pack, hps, 3)
     assert failed.keys() == {1} and "too much" in failed[1].error
-    assert distance(weights(pack[0]), weights(alone(STEADY, 3))) < NEAR
+    assert distance(weights(pack[0]), weights(train_alone(STEADY, 3))) < NEAR
 
 
 class Named(Tiny):
@@ -222,17 +222,17 @@ class Named(Tiny):
 
 
 def test_groups_with_rates_of_their_own() -> None:
-    """Alone through a checkpoint, and in a pack beside others: the same to the bit."""
+    """Alone through a checkpoint, and in a pack beside others: the same bits."""
     mine = {**STEADY, "lr.muon": DECAY}
     others = {**STEADY, "lr.muon": 0.3}, {"lr": DECAY, "momentum": 0.9, "bs": 4, "lr.muon": 0.3}
-    whole = alone(mine, 4, Named)
-    halfway = reload_checkpoint(alone(mine, 2, Named), mine, Named)
+    whole = train_alone(mine, 4, Named)
+    halfway = reload_checkpoint(train_alone(mine, 2, Named), mine, Named)
     for _ in range(2):
         halfway.advance(HpTimeline(mine))
     assert_same(weights(halfway), weights(whole))
-    by_itself, among_others = fresh(WIDTH, [0], Named), fresh(WIDTH, range(3), Named)
-    assert not packed(by_itself, {0: mine}, 4)
-    assert not packed(among_others, dict(enumerate((mine, *others))), 4)
+    by_itself, among_others = new_pack(WIDTH, [0], Named), new_pack(WIDTH, range(3), Named)
+    assert not train_packed(by_itself, {0: mine}, 4)
+    assert not train_packed(among_others, dict(enumerate((mine, *others))), 4)
     assert_same(weights(among_others[0]), weights(by_itself[0]))
     rates = [group["lr"] for group in whole.state()["trainer"]["optimizer"]["param_groups"]]
     assert rates == [pytest.approx(0.002), 0.05]

@@ -1,4 +1,4 @@
-"""What all lanes have by one kernel is what each has alone: normalizations, pooling, linear layers, cross-entropies."""
+"""One kernel for all lanes equals the kernel of a single model: norms, pooling, linear layers, cross-entropies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import IMAGES, NETS, Usual
-from lanes import alone, assert_same, fresh, pack_as_alone, packed, weights
+from lanes import assert_same, new_pack, pack_as_alone, train_alone, train_packed, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, max_pool2d
 
@@ -18,7 +18,7 @@ HPS = {number: {"lr": 0.1 / (1 + number), "bs": 6} for number in range(3)}
 
 
 class Frozen(nn.BatchNorm2d):
-    """It normalizes by its given statistics, also while others learn."""
+    """A normalization by fixed statistics in training, too."""
 
     def train(self, mode: bool = True) -> Frozen:
         super().train(False)
@@ -40,10 +40,10 @@ class Pools(nn.Module):
 
 
 def normal(norm: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 32, 2, bias=False), norm, nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), last(288))
+    return nn.Sequential(nn.Conv2d(1, 32, 2, bias=False), norm, nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), last_of(288))
 
 
-def last(inputs: int) -> nn.Module:
+def last_of(inputs: int) -> nn.Module:
     return nn.Linear(inputs, 10)
 
 
@@ -52,21 +52,21 @@ class Twice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Conv2d(1, 4, 1), nn.LayerNorm((8, 8)), last(256)
+        self.first, self.norm, self.last = nn.Conv2d(1, 4, 1), nn.LayerNorm((8, 8)), last_of(256)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.last(self.norm(self.first(self.norm(images))).flatten(1))
 
 
-def layered(norm: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), norm, nn.Tanh(), last(32))
+def layer_norms(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), norm, nn.Tanh(), last_of(32))
 
 
-def unlearned(norm: nn.Module) -> nn.Module:
+def norm_without_weights(norm: nn.Module) -> nn.Module:
     return norm.requires_grad_(False)
 
 
-def only_a_bias(norm: nn.LayerNorm) -> nn.Module:
+def norm_with_bias(norm: nn.LayerNorm) -> nn.Module:
     norm.weight.requires_grad_(False)
     return norm
 
@@ -75,22 +75,24 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "channelled": NETS["channelled"],
     "affine": lambda: normal(nn.BatchNorm2d(32)),
     "with a bias before it": lambda: nn.Sequential(
-        nn.Conv2d(1, 32, 2), nn.Tanh(), nn.BatchNorm2d(32), nn.Flatten(), last(32 * 49)
+        nn.Conv2d(1, 32, 2), nn.Tanh(), nn.BatchNorm2d(32), nn.Flatten(), last_of(32 * 49)
     ),
     "plain": lambda: normal(nn.BatchNorm2d(32, affine=False)),
     "of the batch only": lambda: normal(nn.BatchNorm2d(32, track_running_stats=False)),
-    "unlearned": lambda: normal(unlearned(nn.BatchNorm2d(32))),
+    "unlearned": lambda: normal(norm_without_weights(nn.BatchNorm2d(32))),
     "frozen": lambda: normal(Frozen(32, momentum=0.3)),
     "of the data": lambda: nn.Sequential(nn.BatchNorm2d(1), normal(nn.BatchNorm2d(32))),
-    "of rows": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 7, bias=False), nn.BatchNorm1d(7), nn.ReLU(), last(7)),
-    "of lines": lambda: nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(1), nn.Conv1d(1, 5, 3), nn.Flatten(), last(310)),
+    "of rows": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 7, bias=False), nn.BatchNorm1d(7), nn.ReLU(), last_of(7)
+    ),
+    "of lines": lambda: nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(1), nn.Conv1d(1, 5, 3), nn.Flatten(), last_of(310)),
     "pools": Pools,
-    "layer": lambda: layered(nn.LayerNorm(32)),
-    "layer without a bias": lambda: layered(nn.LayerNorm(32, bias=False)),
-    "layer without weights": lambda: layered(nn.LayerNorm(32, elementwise_affine=False)),
-    "layer unlearned": lambda: layered(unlearned(nn.LayerNorm(32))),
-    "layer of which only a bias learns": lambda: layered(only_a_bias(nn.LayerNorm(32))),
-    "layer of an odd size": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.LayerNorm(7, eps=0.1), last(7)),
+    "layer": lambda: layer_norms(nn.LayerNorm(32)),
+    "layer without a bias": lambda: layer_norms(nn.LayerNorm(32, bias=False)),
+    "layer without weights": lambda: layer_norms(nn.LayerNorm(32, elementwise_affine=False)),
+    "layer unlearned": lambda: layer_norms(norm_without_weights(nn.LayerNorm(32))),
+    "layer of which only a bias learns": lambda: layer_norms(norm_with_bias(nn.LayerNorm(32))),
+    "layer of an odd size": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.LayerNorm(7, eps=0.1), last_of(7)),
     "layer of all": lambda: normal(nn.LayerNorm((32, 7, 7))),
     "layer called twice": Twice,
 }
@@ -106,7 +108,7 @@ def images(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture(params=["a CPU's way", "a GPU's way"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """In which a layer is normalized."""
+    """The implementation of a normalization."""
     if request.param == "a GPU's way":
         monkeypatch.setattr("stagetree.packing.batched.SLOW_GROUP_NORM_DEVICES", frozenset())
     return str(request.param)
@@ -129,9 +131,12 @@ def test_what_reads_a_table_and_is_normalized_twice_is_as_alone(net: str) -> Non
 @pytest.mark.parametrize("net", ["layered", "attending"])
 def test_a_normalized_lane_is_the_same_to_the_bit_in_any_place(net: str, numbers: dict[str, str]) -> None:
     mine, others = {"lr": 0.1, "bs": 7}, {"lr": 50.0, "bs": 7}
-    by_itself, last_of_all = fresh(5, [0], Usual, net=net, **numbers), fresh(5, range(5), Usual, net=net, **numbers)
-    assert not packed(by_itself, {0: mine}, 3) and not by_itself.unpackable_reason
-    packed(last_of_all, {**dict.fromkeys(range(4), others), 4: mine}, 3)
+    by_itself, last_of_all = (
+        new_pack(5, [0], Usual, net=net, **numbers),
+        new_pack(5, range(5), Usual, net=net, **numbers),
+    )
+    assert not train_packed(by_itself, {0: mine}, 3) and not by_itself.unpackable_reason
+    train_packed(last_of_all, {**dict.fromkeys(range(4), others), 4: mine}, 3)
     assert_same(weights(last_of_all[4]), weights(by_itself[0]))
 
 
@@ -174,13 +179,13 @@ def test_samples_without_a_label_count_for_nothing(net: str) -> None:
     how = {"net": net, "dtype": "float64"}
     pack = pack_as_alone(4, HPS, 3, Masked, **how)
     for number, hp in HPS.items():
-        assert pack[number].logged_means() == pytest.approx(alone(hp, 3, Masked, **how).logged_means())
+        assert pack[number].logged_means() == pytest.approx(train_alone(hp, 3, Masked, **how).logged_means())
 
 
 def test_a_batch_of_one_number_a_channel_fails_as_it_does_alone() -> None:
     hps: dict[int, dict[str, Any]] = {0: {"lr": 0.1, "bs": 1}}
-    pack = fresh(2, hps, Narrow, net="relu")
-    failed = packed(pack, hps, 1)
+    pack = new_pack(2, hps, Narrow, net="relu")
+    failed = train_packed(pack, hps, 1)
     assert "more than 1 value per channel" in failed[0].error
 
 

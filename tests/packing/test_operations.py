@@ -1,4 +1,4 @@
-"""The operations of a packed step on a device: about as many as for one model, for any number of lanes; and no wait."""
+"""The operations of a packed step on a device: about as many as for one model, for any number of lanes, and no sync."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import Operations, Usual, one_batch_each, trainer
-from lanes import STEADY, Tiny, Weights, alone, assert_same, fresh, model, packed
+from lanes import STEADY, Tiny, Weights, assert_same, model, new_pack, train_alone, train_packed
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
@@ -23,7 +23,7 @@ from stagetree.trainer import generators
 
 @pytest.fixture(autouse=True)
 def as_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU is given what its cache holds; see `test_caches.py`."""
+    """Compute whole packs at once, like on a GPU; see `test_caches.py`."""
     monkeypatch.setattr("stagetree.packing.batched.SLOW_GROUP_NORM_DEVICES", frozenset())
     monkeypatch.setattr("stagetree.packing.update_rules.BYTES_PER_CORE", 1 << 40)
     monkeypatch.setattr("stagetree.packing.stable_width.MAX_SAVED_BYTES", 1 << 40)
@@ -33,10 +33,10 @@ MORE = 15
 """The most operations that a packed step may have beyond a step of the model alone."""
 
 READS = "_local_scalar_dense"
-"""Alone a counter of steps is read, which is on the host: that is nothing of the device's."""
+"""Alone, a counter of steps is read on the host, which is no operation of the device."""
 
 WAITS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "unique", "masked_select")
-"""For these the host must know a number of the device."""
+"""These operations wait for the device."""
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda net: SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=True),
@@ -44,12 +44,12 @@ OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda net: AdamW(net.parameters(), lr=0.01, foreach=True),
     "rmsprop": lambda net: RMSprop(net.parameters(), lr=0.01, momentum=0.9),  # its own code, as users write it
 }
-"""Alone they change all parameters at once, as they do on a GPU, but for the last one."""
+"""Alone, all but the last change all parameters at once, like on a GPU."""
 
 RULED = ("sgd", "adam", "adamw")
 
 
-def trained_with(kind: type[TorchTrainer], optimizer: str, clip: float | None) -> type[TorchTrainer]:
+def trainer_with(kind: type[TorchTrainer], optimizer: str, clip: float | None) -> type[TorchTrainer]:
     class With(one_batch_each(kind)):  # type: ignore[misc]
         def __init__(self, **args: Any) -> None:
             super().__init__(**args)
@@ -63,20 +63,20 @@ def trained_with(kind: type[TorchTrainer], optimizer: str, clip: float | None) -
 
 
 def step_operations(kind: type[TorchTrainer], hp: dict[str, Any]) -> Counter[str]:
-    """Operations of a third step alone."""
-    trained = alone(hp, 2, kind)
+    """The operations of a third step, alone."""
+    trained = train_alone(hp, 2, kind)
     with Operations() as found:
         trained.trainer.train()
     return found.counts
 
 
 def packed_step_operations(width: int, kind: type[TorchTrainer], hp: dict[str, Any], numbers: range) -> Counter[str]:
-    """The same of a pack with these lanes, which have rates of their own."""
+    """The operations of a third step of a pack with these lanes, which have rates of their own."""
     hps = {number: {**hp, "lr": 0.01 * (1 + number)} for number in numbers}
-    pack = fresh(width, hps, kind)
-    assert not packed(pack, hps, 2) and not pack.unpackable_reason
+    pack = new_pack(width, hps, kind)
+    assert not train_packed(pack, hps, 2) and not pack.unpackable_reason
     with Operations() as found:
-        assert not packed(pack, hps, 1)
+        assert not train_packed(pack, hps, 1)
     return found.counts
 
 
@@ -109,7 +109,7 @@ def test_a_step_of_64_lanes_is_no_more_operations(name: str, optimizer: str) -> 
 
 
 def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
-    kind = trained_with(trainer(*MODELS[name]), optimizer, 1.0 if optimizer == "adamw" else None)
+    kind = trainer_with(trainer(*MODELS[name]), optimizer, 1.0 if optimizer == "adamw" else None)
     hp = {"lr": 0.01, "bs": 32}
     alone = step_operations(kind, hp)
     most = alone.total() - alone[READS] + MORE
@@ -121,8 +121,8 @@ def assert_few(name: str, optimizer: str, widths: Sequence[int]) -> None:
 
 @pytest.mark.slow
 def test_attention_of_all_lanes_is_one_kernel_for_each_layer() -> None:
-    """On a CPU torch has no rule for it, and called its kernel for each lane."""
-    kind = trained_with(trainer(*MODELS["transformer"]), "sgd", None)
+    """On a CPU, torch has no batching rule for it, and once called its kernel for each lane."""
+    kind = trainer_with(trainer(*MODELS["transformer"]), "sgd", None)
     found = packed_step_operations(4, kind, {"lr": 0.01, "bs": 8}, range(4))
     kernels = {name: count for name, count in found.items() if "attention" in name}
     assert kernels and set(kernels.values()) == {2}  # layers; forward and backward
@@ -146,7 +146,7 @@ def test_lanes_that_nobody_has_and_what_is_logged_cost_no_operations(batches: di
 @pytest.mark.slow
 @pytest.mark.parametrize("net", ["convolving", "channelled", "attending", "encoding", "layered", "tempered"])
 def test_a_pass_can_be_captured(net: str) -> None:
-    """Traced without any numbers, it is one graph, so nothing in it asks for one; and the graph gives the same bits."""
+    """Traced with fake tensors, it is one graph, so no operation reads a number; the graph gives the same bits."""
     trained = model(Usual, net=net)
     trained.set_up({"lr": 0.1, "bs": 8})
     lane = Lane(trained.trainer, "cpu", generators.state("cpu"), 0)

@@ -1,4 +1,4 @@
-"""Lanes whose data comes in orders of their own share a pass, in which each has a row of samples."""
+"""Lanes with their own orders of data share a pass, in which each has a row of samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import Operations, one_batch_each, trainer
-from lanes import STEADY, Tiny, alone, assert_same, fresh, on_a_cpu, pack_as_alone, packed, weights
+from lanes import STEADY, Tiny, assert_same, new_pack, on_a_cpu, pack_as_alone, train_alone, train_packed, weights
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -23,26 +23,26 @@ HPS: dict[int, dict[str, Any]] = {
 
 
 def assert_near_alone(kind: type[TorchTrainer], hps: dict[int, dict[str, Any]] = HPS) -> None:
-    """And to the bit the same without the others."""
+    """The results are close to training alone, and equal bit for bit without the other lanes."""
     pack = pack_as_alone(WIDTH, hps, 3, kind)
     for number, hp in hps.items():
-        by_itself = fresh(WIDTH, [0], kind)
-        assert not packed(by_itself, {0: hp}, 3)
+        by_itself = new_pack(WIDTH, [0], kind)
+        assert not train_packed(by_itself, {0: hp}, 3)
         assert_same(weights(by_itself[0]), weights(pack[number]))
 
 
 def operations(hps: dict[int, dict[str, Any]], kind: type[TorchTrainer]) -> int:
-    """Of a third step."""
-    pack = fresh(8, hps, kind)
-    assert not packed(pack, hps, 2) and not pack.unpackable_reason
+    """The operations of a third step."""
+    pack = new_pack(8, hps, kind)
+    assert not train_packed(pack, hps, 2) and not pack.unpackable_reason
     with Operations() as found:
-        assert not packed(pack, hps, 1)
+        assert not train_packed(pack, hps, 1)
     return found.counts.total()
 
 
 @on_a_cpu
 def test_eight_orders_take_one_pass() -> None:
-    """What grows with the lanes is reading their samples: a few operations for each."""
+    """Only reading samples grows with the lanes: a few operations for each."""
     kind = one_batch_each(trainer("benchmarks/data/mlp.py", "Mlp"))
     hps = {number: {"lr": 0.01, "momentum": 0.9, "bs": 32, "data_seed": number} for number in range(8)}
     one, all_ = operations({0: hps[0]}, kind), operations(hps, kind)
@@ -65,7 +65,7 @@ class Normed(Tiny):
 
 
 class Ragged(Tiny):
-    """Of some orders a batch has fewer samples."""
+    """In some orders a batch has fewer samples."""
 
     name = "ragged"
 
@@ -145,10 +145,10 @@ def test_lanes_with_shares_of_their_own_take_one_pass() -> None:
     kind = one_batch_each(Streams)
     one, all_ = operations({0: MIXES[0]}, kind), operations({number: MIXES[number] for number in (0, 1)}, kind)
     assert all_ - one <= 8
-    pack = fresh(WIDTH, MIXES, Streams)
-    assert not packed(pack, MIXES, 3)
+    pack = new_pack(WIDTH, MIXES, Streams)
+    assert not train_packed(pack, MIXES, 3)
     for number, hp in MIXES.items():
-        assert place(pack[number]) == place(alone(hp, 3, Streams))
+        assert place(pack[number]) == place(train_alone(hp, 3, Streams))
 
 
 def place(trained: Model) -> Any:
@@ -181,8 +181,8 @@ class Unreadable(Tiny):
 
 
 def test_a_lane_whose_samples_cannot_be_read_fails_alone() -> None:
-    pack, expected = fresh(WIDTH, HPS, Unreadable), fresh(WIDTH, HPS, Tiny)
-    assert packed(pack, HPS, 3).keys() == {1}
-    assert not packed(expected, HPS, 3)
+    pack, expected = new_pack(WIDTH, HPS, Unreadable), new_pack(WIDTH, HPS, Tiny)
+    assert train_packed(pack, HPS, 3).keys() == {1}
+    assert not train_packed(expected, HPS, 3)
     for number in HPS.keys() - {1}:
         assert_same(weights(pack[number]), weights(expected[number]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, alone, assert_same, distance, fresh, pack_as_alone, packed, weights
+from lanes import STEADY, Tiny, assert_same, distance, new_pack, pack_as_alone, train_alone, train_packed, weights
 from torch import Tensor, nn
 
 from stagetree import TorchTrainer
@@ -38,7 +38,7 @@ class Counts(Tiny):
 
 
 class Remembers(Tiny):
-    """What the loss adds was drawn by each trainer for itself, where no pack can see it."""
+    """Each trainer draws the value that its loss adds, where no pack can see it."""
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
@@ -104,7 +104,7 @@ def test_a_sum_and_its_count_are_packed() -> None:
 
 
 class DrawsInSetup(OwnBatch):
-    """Each time that it is set up, it draws from the global generator."""
+    """Draws from the global generator in each setup."""
 
     def setup(self, hp: dict[str, Any]) -> None:
         super().setup(hp)
@@ -113,32 +113,32 @@ class DrawsInSetup(OwnBatch):
 
 
 def test_what_is_refused_is_set_up_once() -> None:
-    """Its first step set it up a second time, and it was another trial than alone."""
-    pack = fresh(2, [0], DrawsInSetup)
-    assert not packed(pack, {0: STEADY}, 2)
-    assert_same(weights(pack[0]), weights(alone(STEADY, 2, DrawsInSetup)))
+    """Once its first step set it up a second time, and its result differed from training alone."""
+    pack = new_pack(2, [0], DrawsInSetup)
+    assert not train_packed(pack, {0: STEADY}, 2)
+    assert_same(weights(pack[0]), weights(train_alone(STEADY, 2, DrawsInSetup)))
 
 
 @pytest.mark.parametrize("other", [{"lr": 0.3}, {"lr": 0.05, "width": 5}, {"lr": 0.3, "bad": True}])
 def test_who_else_is_there_decides_nothing(other: dict[str, Any]) -> None:
-    """Neither another's shape, nor what its trainer knows or cannot do, is a reason to be trained in another way."""
+    """Another model's shape, or an unpackable trainer beside it, does not change how a model is trained."""
     mine = {"lr": 0.05, "width": 3}
-    by_itself = fresh(2, [0], Choosy)
-    assert not packed(by_itself, {0: mine}, 3)
+    by_itself = new_pack(2, [0], Choosy)
+    assert not train_packed(by_itself, {0: mine}, 3)
     hps = {0: {"width": 3, **other}, 1: mine}
-    pack = fresh(2, hps, Choosy)
-    assert not packed(pack, hps, 3)
+    pack = new_pack(2, hps, Choosy)
+    assert not train_packed(pack, hps, 3)
     assert_same(weights(pack[1]), weights(by_itself[0]))
     if "bad" not in other:
-        assert distance(weights(pack[0]), weights(alone(hps[0], 3, Choosy))) < 1e-12
+        assert distance(weights(pack[0]), weights(train_alone(hps[0], 3, Choosy))) < 1e-12
 
 
 def test_only_what_cannot_be_packed_is_trained_as_if_alone() -> None:
     hps = {0: {"lr": 0.05, "width": 3}, 1: {"lr": 0.05, "width": 3, "bad": True}}
-    pack = fresh(2, hps, Choosy)
-    assert not packed(pack, hps, 3)
+    pack = new_pack(2, hps, Choosy)
+    assert not train_packed(pack, hps, 3)
     assert "asks a tensor for its value" in pack.unpackable_reason
-    assert_same(weights(pack[1]), weights(alone(hps[1], 3, Choosy)))
+    assert_same(weights(pack[1]), weights(train_alone(hps[1], 3, Choosy)))
     pack.leave(1)
     assert not pack.unpackable_reason
 

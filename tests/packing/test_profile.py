@@ -1,4 +1,4 @@
-"""What a profile says of a trainer's numbers is so: both ways, on the examples and on models of the usual kinds."""
+"""The claim of a profile about a trainer's bits is true, in both directions, on examples and usual models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kinds import NETS, Operations, Usual, one_batch_each, trainer
-from lanes import Unpackable, alone, assert_same, distance, fresh, packed, weights
+from lanes import Unpackable, assert_same, distance, new_pack, train_alone, train_packed, weights
 from torch import Generator, OutOfMemoryError, Tensor, nn
 
 from stagetree import TorchTrainer
@@ -42,21 +42,21 @@ def as_double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def profiled(kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> Profile | None:
-    pack = fresh(WIDTH, [0], kind, **how)
-    assert not packed(pack, {0: hp}, 1)
+def profile_of(kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> Profile | None:
+    pack = new_pack(WIDTH, [0], kind, **how)
+    assert not train_packed(pack, {0: hp}, 1)
     return pack.profile()
 
 
-def apart_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> float:
-    """How far a lane and the trial alone are from each other."""
-    pack = fresh(WIDTH, [0, 1], kind, **how)
-    assert not packed(pack, {0: hp, 1: {**hp, "lr": hp["lr"] / 2}}, steps)
+def distance_after(steps: int, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> float:
+    """The largest difference between a lane and the trial trained alone."""
+    pack = new_pack(WIDTH, [0, 1], kind, **how)
+    assert not train_packed(pack, {0: hp, 1: {**hp, "lr": hp["lr"] / 2}}, steps)
     assert not pack.unpackable_reason
-    return distance(weights(pack[0]), weights(alone(hp, steps, kind, **how)))
+    return distance(weights(pack[0]), weights(train_alone(hp, steps, kind, **how)))
 
 
-def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> None:
+def assert_claim_holds(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, Any], **how: Any) -> None:
     """Whether the trainer's numbers are what the profile says, in steps of one batch each.
 
     Where no equal bits are claimed there may be some all the same: that depends on the CPU. The difference is rounding
@@ -66,9 +66,9 @@ def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, A
     """
     assert profile is not None
     if profile.is_exact:
-        assert apart_after(3, kind, hp, **how) == 0.0
+        assert distance_after(3, kind, hp, **how) == 0.0
     else:
-        assert apart_after(3, double_precision(kind), hp, **how) < ROUNDING
+        assert distance_after(3, double_precision(kind), hp, **how) < ROUNDING
 
 
 @pytest.mark.slow
@@ -82,20 +82,20 @@ def assert_so(profile: Profile | None, kind: type[TorchTrainer], hp: dict[str, A
 )
 def test_the_claim_is_so_on_the_examples(path: str, name: str) -> None:
     kind, hp = one_batch_each(trainer(path, name)), {"lr": 0.02, "bs": 32}
-    assert_so(profiled(kind, hp), kind, hp)
+    assert_claim_holds(profile_of(kind, hp), kind, hp)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("net", "size"), [("tempered", 8), ("relu", 4), ("relu", 8), ("dropping", 8), ("grouped", 4)])
 def test_the_claim_is_so_on_models_of_the_usual_kinds(net: str, size: int) -> None:
     hp, how = {"lr": 0.01, "bs": size, "optimizer": "asgd"}, {"net": net, "batches_per_step": 1}
-    assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
+    assert_claim_holds(profile_of(Usual, hp, **how), Usual, hp, **how)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_equal_bits_are_claimed_only_where_the_optimizers_steps_have_them(optimizer: str) -> None:
     hp, how = {"lr": 0.3, "bs": 8, "optimizer": optimizer}, {"net": "relu", "batches_per_step": 1}
-    assert_so(profiled(Usual, hp, **how), Usual, hp, **how)
+    assert_claim_holds(profile_of(Usual, hp, **how), Usual, hp, **how)
 
 
 def wide(between: type[nn.Module]) -> nn.Module:
@@ -103,21 +103,21 @@ def wide(between: type[nn.Module]) -> nn.Module:
 
 
 def test_the_claim_is_not_that_of_another_model_with_the_same_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A packed SiLU has other bits than one alone, and a ReLU beside the same weights has not."""
+    """A packed SiLU has other bits than a single one; a ReLU with the same weights has the same."""
     hp, how = {"lr": 0.01, "bs": 32, "optimizer": "asgd"}, {"batches_per_step": 1}
     for kind in (nn.ReLU, nn.SiLU):
         monkeypatch.setitem(NETS, "wide", lambda kind=kind: wide(kind))
-        assert_so(profiled(Usual, hp, net="wide", **how), Usual, hp, net="wide", **how)
+        assert_claim_holds(profile_of(Usual, hp, net="wide", **how), Usual, hp, net="wide", **how)
 
 
 def test_no_equal_bits_are_claimed_where_gradients_are_clipped() -> None:
-    clipped = profiled(Usual, {"lr": 0.3, "bs": 8}, net="tempered", batches_per_step=1, clip_grad_norm=0.1)
+    clipped = profile_of(Usual, {"lr": 0.3, "bs": 8}, net="tempered", batches_per_step=1, clip_grad_norm=0.1)
     assert clipped is not None and not clipped.is_exact
 
 
 def test_what_packs_cost_is_measured_for_all_powers_of_two_up_to_their_width() -> None:
-    pack = fresh(6, [0, 1, 2, 3], Usual, net="relu", batches_per_step=1)
-    assert not packed(pack, {number: {"lr": 0.3, "bs": 8} for number in range(4)}, 1)
+    pack = new_pack(6, [0, 1, 2, 3], Usual, net="relu", batches_per_step=1)
+    assert not train_packed(pack, {number: {"lr": 0.3, "bs": 8} for number in range(4)}, 1)
     before = weights(pack[3])
     for number in range(3):
         pack.leave(number)
@@ -136,16 +136,16 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
     monkeypatch.setattr("stagetree.packing.profiling.stable_width", lambda *_: StableWidth(4 + behind, 4, exact=True))
     counts = list[int]()
 
-    def noted(compute: Callable[[], object], device: str) -> PackCost:
+    def record_call(compute: Callable[[], object], device: str) -> PackCost:
         with Operations() as found:
             compute()
         counts.append(found.counts[step])
         return PackCost(1.0, 0)
 
-    pack = fresh(4, [0, 1], Usual, net="relu", batches_per_step=1)
+    pack = new_pack(4, [0, 1], Usual, net="relu", batches_per_step=1)
     hps = {number: {"lr": 0.3, "bs": 8, "optimizer": optimizer} for number in range(2)}
-    assert not packed(pack, hps, 2)
-    monkeypatch.setattr("stagetree.packing.profiling.measure_cost", noted)
+    assert not train_packed(pack, hps, 2)
+    monkeypatch.setattr("stagetree.packing.profiling.measure_cost", record_call)
     before = weights(pack[0]), weights(pack[1])
     assert pack.profile() is not None
     assert counts == ([6, 24, 12] if optimizer == "asgd" else [6, 1, 1])  # tensors; alone, packs of 4 and 2
@@ -154,7 +154,7 @@ def test_what_is_measured_is_the_whole_step_and_nothing_is_changed(
 
 
 def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a round in which the device gets ready for it."""
+    """After a warm-up round."""
     calls = list[int]()
     monkeypatch.setattr("stagetree.packing.profiling.MIN_SECONDS", 0.0)
     assert measure_cost(lambda: calls.append(1), "cpu").seconds > 0
@@ -162,11 +162,11 @@ def test_what_takes_long_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_cannot_be_packed_has_no_profile() -> None:
-    assert profiled(Unpackable, {"lr": 0.3, "bs": 8}) is None
+    assert profile_of(Unpackable, {"lr": 0.3, "bs": 8}) is None
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, widest: int = 16) -> Profile | None:
-    """What comes of measuring a model before its first step, where these are the costs: alone, and of each pack."""
+def measure_profile(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, widest: int = 16) -> Profile | None:
+    """The profile of a model before its first step, with these costs: alone, and in each pack."""
     costs = iter(seconds)
 
     def cost(compute: object, device: str) -> PackCost:
@@ -176,14 +176,14 @@ def measured(monkeypatch: pytest.MonkeyPatch, *seconds: float | Exception, wides
         return PackCost(found, 0)
 
     monkeypatch.setattr("stagetree.packing.profiling.measure_cost", cost)
-    pack = fresh(1, [0], Usual, net="relu", batches_per_step=1)
+    pack = new_pack(1, [0], Usual, net="relu", batches_per_step=1)
     profile = pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), widest)
     assert (profile is None) == bool(pack.unpackable_reason)
     return profile
 
 
 def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = measured(monkeypatch, 1.0, 3.0, 4.0, 8.0, 1.0)
+    profile = measure_profile(monkeypatch, 1.0, 3.0, 4.0, 8.0, 1.0)
     assert profile is not None and {width: cost.seconds for width, cost in profile.packed.items()} == {
         2: 3.0,
         4: 4.0,
@@ -193,25 +193,25 @@ def test_packs_are_measured_as_long_as_a_lane_costs_less(monkeypatch: pytest.Mon
 
 
 def test_packs_are_measured_up_to_as_many_lanes_as_come_into_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = measured(monkeypatch, *[1.0] * 4, widest=6)
+    profile = measure_profile(monkeypatch, *[1.0] * 4, widest=6)
     assert profile is not None and set(profile.packed) == {2, 4, 6}
 
 
 def test_packs_are_measured_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = measured(monkeypatch, 1.0, 1.0, OutOfMemoryError("no room"))
+    profile = measure_profile(monkeypatch, 1.0, 1.0, OutOfMemoryError("no room"))
     assert profile is not None and set(profile.packed) == {2}
-    assert measured(monkeypatch, 1.0, OutOfMemoryError("no room")) is None
+    assert measure_profile(monkeypatch, 1.0, OutOfMemoryError("no room")) is None
 
 
 def test_measuring_leaves_the_weights_as_they_are() -> None:
-    pack = fresh(1, [0], Usual, net="dropping", batches_per_step=1)
+    pack = new_pack(1, [0], Usual, net="dropping", batches_per_step=1)
     before = {name: each.clone() for name, each in pack[0].trainer.model.state_dict().items()}
     assert pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), 4) is not None
     assert_same(pack[0].trainer.model.state_dict(), before)
 
 
 def test_what_cannot_be_packed_is_not_measured() -> None:
-    pack = fresh(1, [0], Unpackable, batches_per_step=1)
+    pack = new_pack(1, [0], Unpackable, batches_per_step=1)
     assert pack.measure(0, HpTimeline({"lr": 0.3, "bs": 8}), 4) is None
     assert "asks a tensor for its value" in pack.unpackable_reason
 

@@ -1,4 +1,4 @@
-"""A quantised base that does not learn is held once for all lanes, and computes them as samples of one batch."""
+"""All lanes share a frozen quantised base, which computes them as samples of one batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import DEVICE, STEADY, Tiny, assert_same, distance, fresh, pack_as_alone, packed, reload_checkpoint, weights
+from lanes import (
+    DEVICE,
+    STEADY,
+    Tiny,
+    assert_same,
+    distance,
+    new_pack,
+    pack_as_alone,
+    reload_checkpoint,
+    train_packed,
+    weights,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
@@ -22,7 +33,7 @@ HPS = {number: {**STEADY, "lr": 0.05 / (1 + number)} for number in range(WIDTH)}
 
 
 class Dequantised(torch.autograd.Function):
-    """Like layers of libraries, it is not written for `vmap`."""
+    """A function without support for `vmap`, like those of libraries."""
 
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
@@ -36,7 +47,7 @@ class Dequantised(torch.autograd.Function):
 
 
 class Held(TwoTensor):  # type: ignore[misc]
-    """A weight that holds the tensors in which its numbers are, as torchao's: levels, and scales of them."""
+    """A weight that holds tensors with its numbers, like torchao's: levels and their scales."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,7 +62,7 @@ class Held(TwoTensor):  # type: ignore[misc]
 
 
 class Beside(nn.Parameter):
-    """A weight of levels, whose scale is an attribute of it, as bitsandbytes'."""
+    """A weight of levels with its scale as an attribute, like bitsandbytes'."""
 
     scale: Tensor
 
@@ -73,7 +84,7 @@ class LinearBeside(nn.Module):
 
 
 class Outlying(LinearBeside):
-    """It rounds to steps of the largest number of a batch."""
+    """A layer that rounds in units of the largest number of a batch."""
 
     def forward(self, numbers: Tensor) -> Tensor:
         step = numbers.detach().abs().max() / 127
@@ -87,7 +98,7 @@ def levels_and_scale() -> tuple[Tensor, Tensor]:
     return levels.to(DEVICE), scale.to(DEVICE)
 
 
-def held() -> nn.Module:
+def held_layer() -> nn.Module:
     layer = nn.Linear(BASE, BASE, bias=False)
     levels, scale = levels_and_scale()
     layer.weight = nn.Parameter(Held(levels.double(), scale.expand_as(levels).clone()), requires_grad=False)
@@ -123,7 +134,7 @@ def bits8(threshold: float) -> nn.Module:
 
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
-    "held": held,
+    "held": held_layer,
     "beside": lambda: LinearBeside(*levels_and_scale()),
     "torchao-int8": lambda: torchaos("int8"),
     "torchao-nf4": lambda: torchaos("nf4"),
@@ -170,7 +181,7 @@ class Adapting(Tiny, HFTrainer):
 
 
 def tensors_of(kind: str, layer: nn.Module) -> Iterator[Tensor]:
-    """In which the numbers of a base are."""
+    """The tensors with the numbers of a base."""
     weight: Any = layer.weight
     yield from (weight.a, weight.b) if kind == "held" else (weight.data, weight.scale)
 
@@ -189,24 +200,24 @@ def test_lanes_on_a_quantised_base_learn_what_each_learns_alone(kind: str) -> No
 @pytest.mark.parametrize("kind", ["held", "beside"])
 def test_a_quantised_base_is_in_memory_once_and_whose_it_is_decides_no_bits(kind: str) -> None:
     hps = {number: HPS[number] for number in (0, 2)}
-    pack, few = fresh(WIDTH, HPS, Adapting, base=kind), fresh(WIDTH, hps, Adapting, base=kind)
-    assert not packed(pack, HPS, 2) and not packed(few, hps, 2)
+    pack, few = new_pack(WIDTH, HPS, Adapting, base=kind), new_pack(WIDTH, hps, Adapting, base=kind)
+    assert not train_packed(pack, HPS, 2) and not train_packed(few, hps, 2)
     for number in hps:
         assert_same(weights(few[number]), weights(pack[number]))
     for layer in range(2):
         assert len({tuple(each.data_ptr() for each in tensors_of(kind, bases(pack, lane)[layer])) for lane in HPS}) == 1
     few.add(1, reload_checkpoint(pack[1], HPS[1], Adapting, base=kind))
-    assert not packed(few, {1: HPS[1]}, 1) and not packed(pack, HPS, 1)
+    assert not train_packed(few, {1: HPS[1]}, 1) and not train_packed(pack, HPS, 1)
     assert_same(weights(few[1]), weights(pack[1]))
 
 
 @pytest.mark.parametrize("kind", ["held", "beside"])
 def test_lanes_on_other_quantised_numbers_are_in_packs_of_their_own(kind: str) -> None:
     hps = {number: HPS[number] for number in range(3)}
-    pack, expected = fresh(WIDTH, hps, Adapting, base=kind), fresh(WIDTH, hps, Adapting, base=kind)
+    pack, expected = new_pack(WIDTH, hps, Adapting, base=kind), new_pack(WIDTH, hps, Adapting, base=kind)
     own_constants(pack[1].trainer)
     next(tensors_of(kind, bases(pack, 1)[0])).neg_()
-    assert not packed(pack, hps, 2) and not packed(expected, hps, 2)
+    assert not train_packed(pack, hps, 2) and not train_packed(expected, hps, 2)
     assert not pack.unpackable_reason
     for number in (0, 2):
         assert_same(weights(pack[number]), weights(expected[number]))
@@ -214,7 +225,7 @@ def test_lanes_on_other_quantised_numbers_are_in_packs_of_their_own(kind: str) -
 
 
 class Writing(Adapting):
-    """It has code of its own, which might write into the base."""
+    """Its own code might write into the base."""
 
     name = "writing"
 
@@ -223,7 +234,7 @@ class Writing(Adapting):
 
 
 class Biased(Adapting):
-    """Beside quantised numbers there are some that learn."""
+    """A layer with quantised numbers and trained ones."""
 
     name = "biased"
 

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from lanes import STEADY, Tiny, assert_same, fresh, packed, weights
+from lanes import STEADY, Tiny, assert_same, new_pack, train_packed, weights
 from torch import Tensor
 
 from stagetree.packing import fallback
@@ -33,31 +33,31 @@ CPU = torch.device("cpu")
 
 
 class Recorder:
-    """A recording repeats the tensor operations of its pass, even if values on the host have changed since."""
+    """Its recordings repeat the tensor operations of a pass, even if values on the host have changed since."""
 
     def __init__(self, scale: list[float]) -> None:
         self.made, self.played, self._scale = 0, 0, scale
 
     def __call__(self, compute: Pass, batch: Any) -> Pass:
-        compute(batch)  # as the host's part of a recording
+        compute(batch)  # like the host's part of a recording
         self.made += 1
         scale = self._scale[0]
 
         def play(batch: Any) -> BackwardResult:
             self.played += 1
-            return found(batch * scale)
+            return result_of(batch * scale)
 
         return play
 
 
-def found(rows: Tensor) -> BackwardResult:
+def result_of(rows: Tensor) -> BackwardResult:
     return BackwardResult({"weight": rows}, {}, {"loss": rows.sum(0)}, {"loss": 1})
 
 
 def passes(scale: list[float], calls: list[int]) -> Callable[[Any], BackwardResult]:
     def compute(batch: Any) -> BackwardResult:
         calls.append(1)
-        return found(batch * scale[0])
+        return result_of(batch * scale[0])
 
     return compute
 
@@ -76,7 +76,7 @@ def test_a_pass_is_recorded_once_and_compared_ever_less_often() -> None:
 
 @pytest.mark.parametrize("late", [0, 2, 100])
 def test_what_a_recording_does_not_see_ends_it(late: int, caplog: pytest.LogCaptureFixture) -> None:
-    """At the next comparison, whose result is already the pass's own."""
+    """At the next comparison, which already returns the pass's own result."""
     scale, calls = [2.0], list[int]()
     recorder = Recorder(scale)
     recordings, compute = Recordings(CPU, recorder), passes(scale, calls)
@@ -91,7 +91,7 @@ def test_what_a_recording_does_not_see_ends_it(late: int, caplog: pytest.LogCapt
 
 def test_draws_on_the_host_are_not_recorded_and_go_on(caplog: pytest.LogCaptureFixture) -> None:
     def compute(batch: Any) -> BackwardResult:
-        return found(batch * random.random())
+        return result_of(batch * random.random())
 
     random.seed(0)
     expected = [random.random() for _ in range(5)]
@@ -126,13 +126,13 @@ def test_the_recordings_that_were_played_last_are_kept() -> None:
 
 
 def test_keys_that_come_seldom_are_forgotten() -> None:
-    """Else a hyper-parameter that the loss reads, with another value at each step, would fill the memory."""
+    """Otherwise a hyper-parameter that the loss reads, with another value at each step, would fill the memory."""
     recorder = Recorder([1.0])
     recordings, compute = Recordings(CPU, recorder), passes([1.0], [])
     for key in (*["seldom"] * WARMUP_PASSES, *range(MAX_KEYS), "seldom"):
         recordings.result(key, compute, torch.ones(3))
     assert recorder.made == 0
-    for key in range(MAX_RECORDINGS + 2):  # recordings from before that are put away as ever
+    for key in range(MAX_RECORDINGS + 2):  # earlier recordings stay
         for _ in range(WARMUP_PASSES + 1):
             recordings.result(f"{key}", compute, torch.ones(3))
         for other in range(MAX_KEYS // 4):
@@ -182,11 +182,11 @@ def test_recordings_are_given_up_where_a_pass_needs_their_memory(
     growing = {"family": "values", "values": [4, 5], "milestones": [4]}
     hps = {number: {**STEADY, "lr": 0.05 * (1 + number), "bs": growing} for number in range(2)}
     monkeypatch.setattr(fallback, "stable_width", lambda *_: StableWidth(rows=2, lanes=2, exact=False))
-    expected = fresh(2, hps)
-    packed(expected, hps, 8)
+    expected = new_pack(2, hps)
+    train_packed(expected, hps, 8)
     monkeypatch.setattr(fallback, "Recordings", lambda device: Recordings(device, recorded))
-    pack = fresh(2, hps, Hungry)
-    assert not packed(pack, hps, 8) and not RECORDINGS
+    pack = new_pack(2, hps, Hungry)
+    assert not train_packed(pack, hps, 8) and not RECORDINGS
     assert "too little memory beside them" in caplog.text and not pack.unpackable_reason
     for number in hps:
         assert_same(weights(pack[number]), weights(expected[number]))

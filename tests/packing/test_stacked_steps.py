@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanes import DEVICE, STEADY, Tiny, alone, distance, fresh, packed, reload_checkpoint, weights
+from lanes import DEVICE, STEADY, Tiny, distance, new_pack, reload_checkpoint, train_alone, train_packed, weights
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, Rprop
 
@@ -27,7 +27,7 @@ NEAR = {torch.float64: 1e-13, torch.float32: 3e-6}
 
 
 class Lion(Optimizer):
-    """As its authors have it (Chen et al. 2023): of no torch, and without a rule of ours."""
+    """Chen et al. 2023: torch does not have it, and we have no rule for it."""
 
     def __init__(
         self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
@@ -49,7 +49,7 @@ class Lion(Optimizer):
 
 
 class Counting(Lion):
-    """It counts in numbers of Python's, puts new tensors into its state, and goes another way after some steps."""
+    """Counts steps as a Python number, puts new tensors into its state, and branches after some steps."""
 
     def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
         state = self.state[each]
@@ -74,7 +74,7 @@ class Strict(Lion):
 
 
 class Rooted(Lion):
-    """It does with a number what can be done with one lane's only."""
+    """Uses a number in a way that works for a single lane only."""
 
     def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
         each.add_(grad, alpha=-math.sqrt(group["lr"]))
@@ -88,14 +88,14 @@ class Normed(Lion):
 
 
 class Shaped(Lion):
-    """It does otherwise with biases."""
+    """Treats biases in another way."""
 
     def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
         each.add_(grad, alpha=-group["lr"] * each.dim())
 
 
 class Elsewhere(Lion):
-    """It remembers something that is no lane's own."""
+    """Keeps a value outside the state of any lane."""
 
     calls = 0
 
@@ -105,7 +105,7 @@ class Elsewhere(Lion):
 
 
 class Grouped(Lion):
-    """It counts in its group, as those without a schedule do."""
+    """Counts steps in its group, like schedule-free optimizers."""
 
     def change(self, group: dict[str, Any], each: Tensor, grad: Tensor) -> None:
         group["calls"] = group.get("calls", 0) + 1
@@ -121,7 +121,7 @@ class Tabled(Lion):
 
 
 OWN_CODE: tuple[type[Optimizer], ...] = (Lion, Counting, RMSprop, RAdam, Adadelta, Adamax)
-if not Adagrad([nn.Parameter(torch.zeros(1))]).state:  # older ones of torch remember something before their first step
+if not Adagrad([nn.Parameter(torch.zeros(1))]).state:  # older versions of torch have state before the first step
     OWN_CODE += (Adagrad,)
 
 
@@ -154,7 +154,7 @@ def net(dtype: torch.dtype) -> nn.Module:
 
 
 class Beside:
-    """Models with their optimizers, in a stack and with torch's own steps; all with the same gradients."""
+    """Models with stacked optimizer steps and with torch's own steps, with the same gradients."""
 
     def __init__(self, dtype: torch.dtype, kinds: list[tuple[type[Optimizer], dict[str, Any]]]) -> None:
         self.models, self.stock_models = ([net(dtype).to(DEVICE) for _ in kinds] for _ in range(2))
@@ -168,7 +168,7 @@ class Beside:
         self.stacked, self.made = StackedOptimizer(self.stack), [0] * len(kinds)
 
     def grads(self, lane: int) -> None:
-        """Other ones for each step."""
+        """New gradients for each step."""
         chance = torch.Generator().manual_seed(self.made[lane])
         self.made[lane] += 1
         for mine, theirs in zip(self.models[lane].parameters(), self.stock_models[lane].parameters(), strict=True):
@@ -187,13 +187,13 @@ class Beside:
         return leaves(self.models[lane], self.optimizers[lane])
 
     def apart(self, lane: int) -> float:
-        """How far the numbers of a lane are from torch's, of the largest."""
+        """The largest difference of a lane from torch, relative to the largest number."""
         pairs = zip(self.numbers(lane), leaves(self.stock_models[lane], self.stock[lane]), strict=True)
         return max(float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) for a, b in pairs)
 
 
 def leaves(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
-    """All numbers of a model and of what its optimizer remembers, in one order."""
+    """All numbers of a model and its optimizer's state, in a fixed order."""
     states = optimizer.state_dict()["state"]
     remembered = [states[number][name] for number in sorted(states) for name in sorted(states[number])]
     return [torch.as_tensor(each).detach() for each in (*model.parameters(), *remembered)]
@@ -226,7 +226,7 @@ def test_a_step_is_the_same_to_the_bit_whoever_else_is_there(
 
 
 def test_momentum_that_comes_and_goes_is_torchs() -> None:
-    """Its buffer begins with the gradient, undamped, also where there was none for some steps."""
+    """Its buffer begins with the undamped gradient, also after steps without momentum."""
     both = Beside(torch.float64, [(SGD, {"lr": 0.1, "momentum": 0.0, "dampening": 0.5})])
     for momentum in (0.0, 0.9, 0.9, 0.0, 0.5):
         for each in (both.optimizers[0], both.stock[0]):
@@ -241,7 +241,7 @@ def test_momentum_that_comes_and_goes_is_torchs() -> None:
     ids=str,
 )
 def test_what_is_no_number_of_a_lane_is_left_to_its_own_optimizer(how: Mapping[str, Any]) -> None:
-    """A rate that is no number of single precision raises there, and one in a tensor would have to be waited for."""
+    """A rate beyond single precision raises, and one in a tensor would need a synchronization."""
     both = Beside(torch.float32, [(Adam, {"lr": 0.1})])
     both.step([0])
     both.optimizers[0].param_groups[0].update(how)
@@ -261,7 +261,7 @@ def test_other_kinds_of_numbers_and_optimizers_are_left_to_torchs() -> None:
 
 
 def test_a_lane_whose_optimizer_raises_fails_alone() -> None:
-    """Whichever lane comes first: with that, whether others go together would depend on their neighbours."""
+    """Regardless of which lane comes first: otherwise the grouping of others would depend on their neighbours."""
     first = Beside(torch.float64, [(Strict, {"lr": 1.0})])
     assert first.stacked.join(0, first.models[0], first.optimizers[0])
     both, fine = (Beside(torch.float64, [(Strict, {"lr": 0.1})] * 3) for _ in range(2))
@@ -292,13 +292,13 @@ def stepping(kind: type[Optimizer], **how: Any) -> type[Tiny]:
 def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_on(kind: type[Optimizer]) -> None:
     trainer = stepping(kind, **({} if kind is Rprop else {"weight_decay": 0.1}))
     hp = {name: STEADY[name] for name in ("lr", "bs")}
-    pack = fresh(3, [0, 1], trainer)
-    assert not packed(pack, {0: hp, 1: {**hp, "lr": 0.01}}, 2)
-    assert distance(weights(pack[0]), weights(alone(hp, 2, trainer))) < 1e-11
+    pack = new_pack(3, [0, 1], trainer)
+    assert not train_packed(pack, {0: hp, 1: {**hp, "lr": 0.01}}, 2)
+    assert distance(weights(pack[0]), weights(train_alone(hp, 2, trainer))) < 1e-11
     pack.add(2, reload_checkpoint(pack[0], hp, trainer))
-    assert not packed(pack, {0: hp, 2: hp}, 2)
+    assert not train_packed(pack, {0: hp, 2: hp}, 2)
     assert distance(weights(pack[0]), weights(pack[2])) == 0
-    assert distance(weights(pack[2]), weights(alone(hp, 4, trainer))) < 1e-11
+    assert distance(weights(pack[2]), weights(train_alone(hp, 4, trainer))) < 1e-11
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_
     ],
 )
 def test_a_step_can_be_captured(kind: type[Optimizer], terms: dict[str, Any]) -> None:
-    """torch finds nothing in it that reads a number on the host, or whose shape depends on one."""
+    """torch finds no operation in it that reads a number on the host, or has a shape that depends on one."""
     rule, group = (
         RULES[kind],
         {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, **terms).param_groups[0]},
