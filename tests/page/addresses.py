@@ -11,7 +11,7 @@ TURN = """(hash) => new Promise((taken) => {
 
 
 def turn_to(page: Page, hash: str) -> None:
-    """Change the part behind the #, and return when the page has taken it in.
+    """Change the part after the #, and return when the page shows it.
 
     `Page.goto` returns before: the view from before is still there to a busy browser, and two changes are one.
     """
@@ -27,7 +27,7 @@ def choose(page: Page, action: str) -> None:
     button.click()
 
 
-def reported(page: Page, text: str) -> None:
+def expect_report(page: Page, text: str) -> None:
     """The dialog is closed, and a message reports the action."""
     expect(page.locator(".toast").filter(has_text=text)).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)

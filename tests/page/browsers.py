@@ -8,11 +8,11 @@ from typing import NoReturn
 import pytest
 
 EXPECTED = ("Failed to load resource", "net::ERR_", "EventSource")
-"""What a browser says by itself of a server that is away, where a test takes it away."""
+"""Messages of browsers about a server that a test has stopped."""
 
 
-def missing(what: str) -> NoReturn:
-    """In CI a failure, elsewhere a skip: either says what to do."""
+def skip_without(what: str) -> NoReturn:
+    """Fail in CI, skip elsewhere, with a remedy."""
     if os.environ.get("CI"):
         pytest.fail(what, pytrace=False)
     pytest.skip(what)

@@ -1,4 +1,4 @@
-"""The built page in the system's Chromium. Where there is none, CI fails and says what to install; a laptop skips."""
+"""The built page in the system's Chromium. Without one, CI fails and names the package; a laptop skips."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browsers import EXPECTED, missing
+from browsers import EXPECTED, skip_without
 from locks import alone
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from stacks import ROOT
 
 PAGE = ROOT / "app" / "page"
 PATIENCE = 180_000
-"""Milliseconds: nothing is asserted of how fast a page is."""
+"""Milliseconds. No test asserts the speed of a page."""
 
 expect.set_options(timeout=PATIENCE)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -24,18 +24,18 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 @pytest.fixture(scope="session")
 def built() -> Path:
-    """The page, built from the sources that are there now."""
+    """The page, built from the current sources."""
     command = [sys.executable, str(ROOT / "hatch_build.py")]
     with alone(PAGE / "package.json"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        missing(f"the page cannot be built: {done.stderr}")
+        skip_without(f"the page cannot be built: {done.stderr}")
     return PAGE / "dist"
 
 
 @pytest.fixture(scope="session")
 def axe(built: Path) -> str:
-    """The script that looks for what people could not use, from npm as the page's other parts."""
+    """The script of axe, which finds barriers, from npm like the page's other packages."""
     script = PAGE / "node_modules" / "axe-core" / "axe.min.js"
     with alone(PAGE / "package.json"):
         if not script.is_file():
@@ -47,7 +47,7 @@ def axe(built: Path) -> str:
 def browser(built: Path) -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        missing("the page's tests need a browser: apt-get install chromium")
+        skip_without("the page's tests need a browser: apt-get install chromium")
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield running
@@ -56,13 +56,13 @@ def browser(built: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def errors() -> list[str]:
-    """What browsers complained about in the test; at its end there must be nothing."""
+    """The complaints of browsers in the test, which must be empty at its end."""
     return []
 
 
 @pytest.fixture
 def open_page(browser: Browser, errors: list[str]) -> Iterator[Callable[..., Page]]:
-    """A new page of a browser of its own, of some width and theme."""
+    """Open a new page in its own browser context, with a width and a theme."""
     contexts: list[BrowserContext] = []
 
     def make(url: str, *, width: int = 1280, height: int = 800, theme: str = "light") -> Page:

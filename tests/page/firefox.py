@@ -1,4 +1,4 @@
-"""Firefox, driven by WebDriver BiDi, which it speaks itself: Playwright drives only a Firefox of its own."""
+"""Firefox, driven by its own WebDriver BiDi: Playwright drives only its own build of Firefox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLD = "log.entryAdded"
 
 
 class Firefox:
-    """One window, and the errors and warnings that its pages told."""
+    """One window, and the errors and warnings of its pages."""
 
     def __init__(self, socket: websocket.WebSocket) -> None:
         self.errors: list[str] = []
@@ -31,7 +31,7 @@ class Firefox:
         self._window = self.command("browsingContext.getTree")["contexts"][0]["context"]
 
     def command(self, method: str, **params: Any) -> Any:
-        """What the browser answers; AssertionError where it refuses."""
+        """The browser's answer. Raises AssertionError if it refuses."""
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while (answer := json.loads(self._socket.recv())).get("id") != number:
@@ -61,7 +61,7 @@ class Firefox:
         return json.loads(answer["result"].get("value", "null"))
 
     def wait_for(self, expression: str) -> None:
-        """Until it is true; AssertionError with the text of the page where that takes too long."""
+        """Wait until the expression is true. Raises AssertionError with the text of the page after a timeout."""
         end = time.monotonic() + PATIENCE
         while not self.evaluate(expression):
             assert time.monotonic() < end, f"{expression} is not so: {self.evaluate('document.body.innerText')}"
@@ -74,7 +74,7 @@ class Firefox:
 
 @contextmanager
 def firefox(binary: str, profile: Path) -> Iterator[Firefox]:
-    """A new one without a window on the screen, with a profile of its own."""
+    """Start a headless Firefox with its own profile."""
     log = profile / "firefox.log"
     command = [binary, "--headless", "--no-remote", "--profile", str(profile), "--remote-debugging-port", "0"]
     with log.open("w") as told, subprocess.Popen(command, stdout=told, stderr=told) as process:

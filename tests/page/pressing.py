@@ -85,7 +85,7 @@ NUMBERS = count()
 
 @dataclass(frozen=True)
 class Thing:
-    """Something to press. A number is `#`, and the id of a study `STUDY`, so that things of one kind are equal."""
+    """An element to press. A number is `#`, and the id of a study `STUDY`, so that elements of one kind are equal."""
 
     place: str
     role: str
@@ -97,7 +97,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Found:
-    """Where it is in the page, and where it leads if it is a link."""
+    """The element's index in the page, and its address if it is a link."""
 
     locator: Locator
     href: str
@@ -118,7 +118,7 @@ def things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
 
 
 def all_things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
-    """The elements once no more appear: by then even a slow server has answered."""
+    """The elements after no more appear, so that even a slow server has answered."""
     there = things(page, studies)
     for _ in range(MOST_LOOKS):
         page.wait_for_timeout(CALM_MILLISECONDS)
@@ -130,7 +130,7 @@ def all_things(page: Page, studies: Sequence[str]) -> dict[Thing, Found]:
 
 
 def found_again(page: Page, thing: Thing, studies: Sequence[str]) -> Found:
-    """Fails where it does not come. A drawing is made anew when more of its data has come."""
+    """Find the element again. Fails if it does not appear. Drawings are replaced when more data arrives."""
     look = all_things if thing.role in ("div", "img") else things
     for _ in range(MOST_LOOKS):
         if found := look(page, studies).get(thing):
@@ -156,7 +156,7 @@ def look_at(page: Page, hash: str) -> None:
 
 
 def press(page: Page, found: Found) -> None:
-    """As its kind is pressed: a click, or the last of its choices."""
+    """Press an element by its kind: a click, or the last of its choices."""
     if found.locator.evaluate("(each) => each.localName") == "select":
         found.locator.select_option(index=found.locator.locator("option").count() - 1)
     else:
@@ -176,7 +176,7 @@ def keys(*names: str) -> Deed:
 
 
 def dragged(*places: tuple[float, float]) -> Deed:
-    """From one place to the next, as parts of its width and height; at one place alone, a click."""
+    """Drag from one place to the next, in fractions of width and height; a single place is a click."""
 
     def do(page: Page, found: Found) -> None:
         found.locator.scroll_into_view_if_needed()
@@ -217,7 +217,7 @@ def turned(pixels: int) -> Deed:
 
 
 def leads(pattern: str, by: Deed = press) -> Deed:
-    """To an address behind the #."""
+    """The press leads to an address after the #."""
 
     def do(page: Page, found: Found) -> None:
         by(page, found)
@@ -228,7 +228,7 @@ def leads(pattern: str, by: Deed = press) -> Deed:
 
 
 def redraws(pattern: str = "", by: Deed = press) -> Deed:
-    """Changes a drawing, and the address where that has a pattern."""
+    """The press changes a drawing, and the address if a pattern is given."""
 
     def do(page: Page, found: Found) -> None:
         before = page.evaluate(PICTURE)
@@ -239,7 +239,7 @@ def redraws(pattern: str = "", by: Deed = press) -> Deed:
 
 
 def shows(selector: str, text: str, by: Deed = press) -> Deed:
-    """A text that was not there before."""
+    """The press shows a new text."""
 
     def do(page: Page, found: Found) -> None:
         wanted = page.locator(selector).filter(has_text=re.compile(text, re.DOTALL))
@@ -251,7 +251,7 @@ def shows(selector: str, text: str, by: Deed = press) -> Deed:
 
 
 def saves(ending: str, holds: bytes) -> Deed:
-    """A file with this end of its name, and these bytes in it."""
+    """The press saves a file with this suffix and content."""
 
     def do(page: Page, found: Found) -> None:
         with page.expect_download() as file:
@@ -263,7 +263,7 @@ def saves(ending: str, holds: bytes) -> Deed:
 
 
 def asks(title: str) -> Deed:
-    """In a dialog, which goes away again when it is left, and has done nothing."""
+    """The press opens a dialog, which closes without an effect."""
 
     def do(page: Page, found: Found) -> None:
         sent: list[str] = []

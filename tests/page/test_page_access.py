@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from addresses import reported
+from addresses import expect_report
 from playwright.sync_api import Page, expect
 
 from app.domain.terms import Scope
@@ -21,7 +21,7 @@ TRAINER = 'from stagetree import Trainer\n\nclass Digits(Trainer):\n    name = "
 
 @pytest.fixture
 def guarded(sqlite_url: str, tmp_path: Path, built: Path) -> Iterator[tuple[str, str, str]]:
-    """The address of a server that needs a token of everybody, a token of a study's owner, and one to read."""
+    """The address of a server that requires tokens, a token of a study's owner, and one to read."""
     import httpx
 
     (tmp_path / "trainer.py").write_text(TRAINER)
@@ -51,7 +51,7 @@ def test_an_address_with_a_token_signs_in_and_forgets_it(
     page.locator(".acts").get_by_role("button", name="Pause").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.locator("header.study")).to_contain_text("paused")
-    reported(page, "The study is paused.")
+    expect_report(page, "The study is paused.")
     page.get_by_role("link", name="Events", exact=True).click()
     expect(page.locator("ol.events")).to_contain_text("by anna")
 

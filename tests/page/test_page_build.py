@@ -1,4 +1,4 @@
-"""The build of the page: the committed files, and the message where it cannot be built."""
+"""The build of the page: the committed files, and the message if it cannot be built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_no_registry_is_named_in_what_is_locked() -> None:
 
 
 def test_every_event_has_a_sentence() -> None:
-    """Eight kinds were shown by the name of their type."""
+    """Once eight kinds were shown by the name of their type."""
     written = (ROOT / PAGE / "src" / "layout" / "sentences.ts").read_text(encoding="utf-8")
     assert [name for name in TYPES if f"\n  {name}: (" not in written] == []
 
@@ -41,7 +41,7 @@ def test_where_it_cannot_be_built_the_reason_is_left(tmp_path: Path) -> None:
 
 
 def test_what_is_built_already_is_not_built_again(built: Path) -> None:
-    """The sources are the same, so npm is not even asked."""
+    """With the same sources, npm is not even called."""
     before = (built / "index.html").stat().st_mtime_ns
     subprocess.run([sys.executable, str(ROOT / "hatch_build.py")], check=True)
     assert (built / "index.html").stat().st_mtime_ns == before

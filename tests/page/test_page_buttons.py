@@ -1,4 +1,4 @@
-"""Every element of each view is pressed, and its effect tested. An element that no table here knows fails the test."""
+"""Every element of each view is pressed, and its effect tested. An element that is in no table here fails the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from addresses import reported
+from addresses import expect_report
 from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
@@ -55,7 +55,7 @@ ZOOM_KEYS = "Plus and minus zoom, arrows move, # shows all."
 
 @pytest.fixture(scope="module")
 def studies(stack: Service) -> Iterator[Json]:
-    """One of each kind that has something of its own to press, by name."""
+    """A study of each kind that has controls of its own, by name."""
     names = {
         "done": str(stack.run(grid("buttons-done", tuner=ASHA))["study"]),
         "failed": str(stack.run(trials("buttons-failed", ({"mood": "raise"}, 2), ({"mood": "chatty"}, 3)))["study"]),
@@ -97,22 +97,24 @@ def page(browser: Browser, errors: list[str], stack: Service) -> Iterator[Page]:
     assert errors == []
 
 
-def of(kind: str, *views: str) -> list[str]:
+def views_of(kind: str, *views: str) -> list[str]:
     return [f"#/studies/{{{kind}}}{view}" for view in views]
 
 
 SHOWN = [
-    *of("done", *(f"/{view}" for view in HEADINGS), "/sampler", "/tree?trials=0,1", "/tree/rungs?trials=0", "?at=20"),
-    *of("done", "/importance?brush=shape.lr:0.000-1.000", "/events?from=5"),
-    *of("failed", "", "/trials", "/trials/0"),
-    *of("several", "", "/compare"),
-    *of("brackets", "/tree/rungs"),
-    *of("asked", ""),
-    *of("paused", "", "/sampler", "/trials/0"),
+    *views_of(
+        "done", *(f"/{view}" for view in HEADINGS), "/sampler", "/tree?trials=0,1", "/tree/rungs?trials=0", "?at=20"
+    ),
+    *views_of("done", "/importance?brush=shape.lr:0.000-1.000", "/events?from=5"),
+    *views_of("failed", "", "/trials", "/trials/0"),
+    *views_of("several", "", "/compare"),
+    *views_of("brackets", "/tree/rungs"),
+    *views_of("asked", ""),
+    *views_of("paused", "", "/sampler", "/trials/0"),
     *("#/", "#/slots", "#/compare?studies={done},{several}", "#/?studies={done},{several}"),
     *("#/studies/none", "#/submit"),
 ]
-"""Addresses of everything that there is to look at."""
+"""Addresses of all views."""
 
 
 # --------------------------------------------------------------------------------------------------- what each one does
@@ -132,7 +134,7 @@ LED_TO = {
 
 
 def follows(ids: list[str]) -> Deed:
-    """A link: to the address that it says, where there is a view with its own heading and nothing that is wrong."""
+    """A link leads to its address, and to a view with its own heading and no error."""
 
     def do(page: Page, found: Found) -> None:
         found.locator.click()
@@ -148,7 +150,7 @@ def follows(ids: list[str]) -> Deed:
 
 
 def copies(page: Page, found: Found) -> None:
-    """Python that loads the weights: it is run."""
+    """The copied Python that loads the weights runs."""
     found.locator.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     code = page.evaluate("navigator.clipboard.readText()")
@@ -170,11 +172,11 @@ def skips(page: Page, found: Found) -> None:
 
 
 def answers(page: Page, found: Found) -> None:
-    """A page of the server's own."""
+    """A page of the server."""
     assert page.request.get(found.locator.evaluate("(each) => each.href")).status == 200
 
 
-def types(text: str) -> Deed:
+def type_text(text: str) -> Deed:
     def do(page: Page, found: Found) -> None:
         found.locator.fill(text)
         expect(found.locator).to_have_value(text)
@@ -187,7 +189,7 @@ def sorts(name: str) -> Deed:
 
 
 def takes_the_focus(page: Page, found: Found) -> None:
-    """So that it is scrolled by keys."""
+    """Then keys scroll it."""
     found.locator.focus()
     expect(found.locator).to_be_focused()
 
@@ -237,7 +239,7 @@ def steps_on(page: Page, found: Found) -> None:
 
 
 def opens_a_dot(page: Page, found: Found) -> None:
-    """A trial that is not on the front: those are rings."""
+    """The dot of a trial that is not on the front; trials on it have rings."""
     place = [float(str(found.locator.get_attribute(f"data-{axis}"))) for axis in "xy"]
     found.locator.hover(position={"x": place[0], "y": place[1]})
     expect(page.locator(".tip")).to_contain_text("dominated by another trial")
@@ -251,7 +253,7 @@ def submits(page: Page, found: Found) -> None:
     expect(page.locator("header.study")).to_contain_text("completed")
 
 
-def changed(text: str) -> Deed:
+def edit_text(text: str) -> Deed:
     def do(page: Page, found: Found) -> None:
         found.locator.fill(text)
         found.locator.press("Tab")
@@ -300,7 +302,7 @@ def exports(page: Page, found: Found) -> None:
 
 
 def saves_a_chart(page: Page, found: Found) -> None:
-    """As two kinds of pictures, and its data."""
+    """As pictures of two formats, and as data."""
     for name, holds in (("SVG", b"<svg "), ("PNG", b"PNG"), ("CSV", b",")):
         found.locator.click()
         menu = found.locator.locator("..")
@@ -329,7 +331,7 @@ ALIKE = {
     "Best trial.* [|] a [|] Weights": WEIGHTS,
     "Best trial.* [|] button [|] Copy Python code": copies,
 }
-"""What all things of one kind do, by a pattern of their names."""
+"""The effect of all elements of one kind, by a pattern of their names."""
 EFFECTS: dict[str, Deed] = {
     " | a | Skip to content": skips,
     "Main | select | Colours": darkens,
@@ -375,8 +377,8 @@ EFFECTS: dict[str, Deed] = {
     "Rung ladder | button | rank #✕ # not promoted": leads("trials=[0-9]"),
     "Rung ladder | button | rank #● #": leads("trials=[0-9]"),
     "Rung ladder | select | bracket": leads("bracket="),
-    "What if | text | Field of the study file": types("tuner.min_steps"),
-    "What if | text | had been": types("4"),
+    "What if | text | Field of the study file": type_text("tuner.min_steps"),
+    "What if | text | had been": type_text("4"),
     "What if | button | Simulate": shows("[role=status]", "The tuner would have requested"),
     f"# nodes, # of them shared | img | The tree by steps: # nodes; {BARS}": opens_below,
     "Slots over time | checkbox | hide idle times": leads("idle=shown"),
@@ -401,7 +403,7 @@ EFFECTS: dict[str, Deed] = {
     "Film | button | Previous moment": redraws(),
     "Film | button | Next moment": steps_on,
     "Film | range | Moment of the film": redraws(by=written("0")),
-    "Two moments | number | event": leads("a=7", by=changed("7")),
+    "Two moments | number | event": leads("a=7", by=edit_text("7")),
     "Trial # | a | Weights": WEIGHTS,
     "Trial # | button | Branch": asks("Branch off trial"),
     "Trial # | button | Note": asks("A note about"),
@@ -413,8 +415,8 @@ EFFECTS: dict[str, Deed] = {
     "Studies | search | Find a study": leads("q=", by=written("buttons")),
     "Studies | checkbox | Choose STUDY": leads("studies="),
     "Studies | button | Clear": leads("(?<=#/)$"),
-    "New study | textarea | Study file, YAML or JSON": types("name: a"),
-    "New study | number | slots": types("3"),
+    "New study | textarea | Study file, YAML or JSON": type_text("name: a"),
+    "New study | number | slots": type_text("3"),
     "New study | button | Preview cost": shows("main", "unique steps"),
     "New study | button | Submit": submits,
     "Best score so far | button | slot time": leads(""),
@@ -424,7 +426,7 @@ EFFECTS: dict[str, Deed] = {
 
 @pytest.mark.night
 def test_whatever_is_shown_does_what_it_should(page: Page, stack: Service, studies: Json) -> None:
-    """Each on a view as it is when it is opened."""
+    """Each element is pressed on a freshly opened view."""
     ids = sorted((each.study for each in stack.client.studies()), key=len, reverse=True)
     done, wrong = set[str](), dict[str, str]()
     for address in (each.format(**studies) for each in SHOWN):
@@ -444,7 +446,7 @@ def deed_of(name: str, href: str, ids: list[str]) -> Deed | None:
 
 
 def problem(page: Page, address: str, thing: Thing, ids: list[str], deed: Deed | None) -> dict[str, str]:
-    """The problem with its kind; nothing where it does its work."""
+    """The problem of an element with its kind; empty if it works."""
     if deed is None:
         return {str(thing): "is in no table: add its effect to one"}
     for is_last in (False, True):
@@ -471,7 +473,7 @@ def test_each_action_asks_before_it_does_something(page: Page, studies: Json, ki
     asks_each(page, Found(page.locator(".acts summary").filter(has_text="Actions"), ""))
 
 
-def answered(page: Page, address: str, button: str, verb: str, said: str, **fields: str) -> None:
+def confirm_action(page: Page, address: str, button: str, verb: str, said: str, **fields: str) -> None:
     """The dialog behind a button is filled in and confirmed, closes, and its effect is reported."""
     look_at(page, address)
     page.get_by_role("button", name=button, exact=True).click()
@@ -479,17 +481,19 @@ def answered(page: Page, address: str, button: str, verb: str, said: str, **fiel
     for name, value in fields.items():
         dialog.locator(f"[name={name}]").fill(value)
     dialog.get_by_role("button", name=verb).click()
-    reported(page, said)
+    expect_report(page, said)
 
 
 def test_acts_that_no_other_test_confirms(page: Page, stack: Service, studies: Json) -> None:
     asked, short = external(stack, "buttons-complete"), {"min_steps": 2, "max_steps": 2, "distinct": False}
-    answered(page, f"#/studies/{asked}", "Complete", "Complete", "It accepts no more trials. The study is completed.")
+    confirm_action(
+        page, f"#/studies/{asked}", "Complete", "Complete", "It accepts no more trials. The study is completed."
+    )
     assert stack.client.study(asked)["state"] == "completed"
     few = str(stack.run(grid("buttons-few", tuner=ASHA | short | {"num_trials": 2}))["study"])
-    answered(page, f"#/studies/{few}", "Reopen", "Reopen", "will have 3 trials", wanted="3")
+    confirm_action(page, f"#/studies/{few}", "Reopen", "Reopen", "will have 3 trials", wanted="3")
     assert len(stack.wait(few)["trials"]) == 3
-    answered(page, f"#/studies/{studies['paused']}/trials/0", "Cancel this trial", "Cancel it", "is cancelled")
+    confirm_action(page, f"#/studies/{studies['paused']}/trials/0", "Cancel this trial", "Cancel it", "is cancelled")
     assert stack.client.trial(studies["paused"], 0)["state"] == "cancelled"
 
 
@@ -520,7 +524,7 @@ def test_controls_that_come_with_another(page: Page, studies: Json) -> None:
 
 
 def test_older_studies_and_a_part_that_failed_are_asked_for_again(page: Page, stack: Service, studies: Json) -> None:
-    """Elements of lists with more than fifty studies, and of views after a broken answer."""
+    """Elements of lists with more than fifty studies, and of views after a malformed answer."""
     listed = {"items": [stack.client.studies().__next__().to_json()], "next_cursor": "more"}
     page.route("**/studies?limit=*", lambda route: route.fulfill(json=listed))
     look_at(page, "#/")

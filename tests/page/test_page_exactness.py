@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from addresses import choose, reported
+from addresses import choose, expect_report
 from audits import TRAINER, serving, study
 from playwright.sync_api import Page, expect
 from stacks import Service, wait_for
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Service]:
-    """Slots that compare, with studies from before they did."""
+    """Slots that verify, and studies from before they did."""
     (folder / "trainer.py").write_text(TRAINER)
     with serving(folder, proofs="0") as service:
         for spec in (study("right"), study("late"), study("right", "waiting")):
@@ -48,7 +48,7 @@ def audit(page: Page) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("is trained again, alone and from its beginning, and compared bit for bit")
     dialog.get_by_role("button", name="Audit it").click()
-    reported(page, "Its trials are trained again and compared")
+    expect_report(page, "Its trials are trained again and compared")
 
 
 def test_marks_stand_beside_numbers_until_all_of_it_is_compared(

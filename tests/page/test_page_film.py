@@ -17,8 +17,8 @@ def study(stack: Service) -> str:
     return str(stack.run(grid("page-film", tuner=ASHA))["study"])
 
 
-def seen(page: Page) -> Locator:
-    """The parts of the film that are seen."""
+def visible_parts(page: Page) -> Locator:
+    """The visible parts of the film."""
     return page.locator(".film [data-frame][visibility=visible]")
 
 
@@ -28,19 +28,19 @@ def test_it_plays_to_the_winner(open_page: Callable[..., Page], stack: Service, 
     page.get_by_role("link", name="film").click()
     slider = page.get_by_role("slider", name="Moment of the film")
     expect(slider).to_have_value("120")
-    expect(seen(page).first).to_be_attached()
-    whole = seen(page).count()
+    expect(visible_parts(page).first).to_be_attached()
+    whole = visible_parts(page).count()
     slider.fill("0")
-    expect(seen(page)).to_have_count(0)
+    expect(visible_parts(page)).to_have_count(0)
     page.get_by_role("button", name="Next moment").click()
-    expect(seen(page).first).to_be_attached()
-    assert seen(page).count() < whole
+    expect(visible_parts(page).first).to_be_attached()
+    assert visible_parts(page).count() < whole
     slider.fill("0")
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     expect(slider).to_have_value("120")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
-    expect(seen(page)).to_have_count(whole)
+    expect(visible_parts(page)).to_have_count(whole)
 
 
 @pytest.mark.slow
@@ -60,10 +60,10 @@ def test_who_wants_no_motion_steps(open_page: Callable[..., Page], stack: Servic
     page.goto(f"{stack.url}/#/studies/{study}/film")
     expect(page.get_by_role("button", name="Previous moment")).to_be_visible()
     expect(page.get_by_role("button", name="Play")).to_have_count(0)
-    expect(seen(page).first).to_be_attached()
-    before = seen(page).count()
+    expect(visible_parts(page).first).to_be_attached()
+    before = visible_parts(page).count()
     page.get_by_role("button", name="Previous moment").click()
     moment = page.get_by_role("slider", name="Moment of the film")
     expect(moment).not_to_have_value("120")
-    moment.press("Home")  # at its end, a study may only compare, of which a film shows nothing
-    expect(seen(page)).not_to_have_count(before)
+    moment.press("Home")  # at its end, a study may only verify, which a film does not show
+    expect(visible_parts(page)).not_to_have_count(before)

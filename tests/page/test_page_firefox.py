@@ -1,4 +1,4 @@
-"""The page in the system's Firefox: each view shows itself, fits, and complains of nothing, as in Chromium."""
+"""The page in the system's Firefox: each view renders, fits, and reports no error, like in Chromium."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsers import EXPECTED, missing
+from browsers import EXPECTED, skip_without
 from firefox import Firefox, firefox
 from stacks import Service
 from toys import grid
@@ -16,14 +16,14 @@ from tests.page.test_page_views import ASHA, VIEWS
 
 pytestmark = pytest.mark.night
 NO_MORE_EVENTS = "can’t establish a connection to the server"
-"""How it tells of a stream of events that the server says is over."""
+"""Its message about an event stream that the server ended."""
 
 
 @pytest.fixture
 def browser(built: Path, tmp_path: Path) -> Iterator[Firefox]:
     binary = shutil.which("firefox-esr") or shutil.which("firefox")
     if binary is None:
-        missing("the night's tests of the page need Firefox: apt-get install firefox-esr")
+        skip_without("the night's tests of the page need Firefox: apt-get install firefox-esr")
     with firefox(binary, tmp_path) as running:
         yield running
 

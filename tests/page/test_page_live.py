@@ -1,4 +1,4 @@
-"""The page over time: a study is submitted, grows, is changed, and its server goes away and comes back."""
+"""The page over time: a study is submitted, grows, and is changed, and its server stops and restarts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from addresses import choose, reported, turn_to
+from addresses import choose, expect_report, turn_to
 from playwright.sync_api import Locator, Page, Route, expect
 from stacks import TOYS, Cluster, Service, wait_for
-from toys import grid, held, trials
+from toys import grid, hold_steps, trials
 
 from app.embedded.machine import reserve
 from app.embedded.stack import Embedded
 from stagetree.client import Client
 
 PRICED = re.compile(r"^2 new steps of 8; 6 are shared(, and \d are trained again)?\.$")
-"""As the server answers; a state may be kept at the step."""
+"""Answers of the server; a state may be kept at the step."""
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_a_study_is_submitted_and_watched_while_it_grows(
     open_page: Callable[..., Page], stack: Service, tmp_path: Path
 ) -> None:
     page = open_page(f"{stack.url}/#/submit")
-    with held(tmp_path / "journal") as let_go:
+    with hold_steps(tmp_path / "journal") as let_go:
         spec = grid("page-live", runtime_args={"journal": str(tmp_path / "journal")})
         page.get_by_label("Study file").fill(yaml.safe_dump(spec))
         page.get_by_role("button", name="Preview cost").click()
@@ -48,7 +48,7 @@ def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page],
     for verb, said in (("Pause", "paused"), ("Resume", "running")):
         choose(page, verb)
         page.get_by_role("dialog").get_by_role("button", name=verb).click()
-        reported(page, f"The study is {said}.")
+        expect_report(page, f"The study is {said}.")
         expect(page.locator("header.study")).to_contain_text(said)
     choose(page, "Add a trial")
     dialog = page.get_by_role("dialog")
@@ -59,7 +59,7 @@ def test_a_study_is_paused_resumed_and_cancelled(open_page: Callable[..., Page],
     dialog.get_by_label("Steps").fill("3")
     expect(dialog.get_by_role("status")).to_contain_text("3 new steps of 3; 0 are shared")
     dialog.get_by_role("button", name="Add it").click()
-    reported(page, "Added as trial 1")
+    expect_report(page, "Added as trial 1")
     choose(page, "Cancel")
     page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
     expect(page.locator("header.study")).to_contain_text("cancelled")
@@ -71,16 +71,16 @@ def test_what_was_done_is_undone_from_its_message(open_page: Callable[..., Page]
     page = open_page(f"{stack.url}/#/studies/{study}")
     choose(page, "Pause")
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
-    reported(page, "The study is paused.")
+    expect_report(page, "The study is paused.")
     page.get_by_role("button", name="Undo").click()
-    reported(page, "The study is running.")
+    expect_report(page, "The study is running.")
     assert stack.client.study(study)["state"] == "running"
     choose(page, "Tags")
     page.get_by_role("dialog").get_by_label("Tags").fill("one")
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
-    reported(page, "Tags: one.")
+    expect_report(page, "Tags: one.")
     page.locator(".toast").filter(has_text="Tags").get_by_role("button", name="Undo").click()
-    reported(page, "as before")
+    expect_report(page, "as before")
     assert stack.client.study(study)["tags"] == []
     stack.client.cancel(study)
 
@@ -96,13 +96,13 @@ def test_the_price_of_a_branch_is_told_before_it_is_made(open_page: Callable[...
     expect(dialog.get_by_role("status")).to_contain_text("2 new steps of 8; 6 are shared")
     assert len(stack.client.study(study)["trials"]) == 1
     dialog.get_by_role("button", name="Branch").click()
-    reported(page, "Branched as trial 1: 2 new steps.")
+    expect_report(page, "Branched as trial 1: 2 new steps.")
     assert len(stack.wait(study)["trials"]) == 2
 
 
 @pytest.mark.slow
 def test_a_click_on_a_line_of_the_tree_branches_off_there(open_page: Callable[..., Page], stack: Service) -> None:
-    """It was done from the page of a trial only, at a step by hand."""
+    """Once a branch was possible only from the page of a trial, at a typed step."""
     study = str(stack.run(trials("page-branch-line", ({"lr": 0.1}, 8)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}/tree?x=linear")
     place = on_the_line(page, page.get_by_role("img", name="Rung tree"), 6 / 8)
@@ -152,13 +152,13 @@ def branch_off(page: Page, stack: Service, study: str) -> None:
     dialog.get_by_label("What differs").fill("lr = 0.5")
     expect(dialog.get_by_role("status")).to_have_text(PRICED)
     dialog.get_by_role("button", name="Branch").click()
-    reported(page, "Branched as trial 1: 2 new steps.")
+    expect_report(page, "Branched as trial 1: 2 new steps.")
     assert [trial["steps"] for trial in stack.wait(study)["trials"]] == [8, 8]
 
 
 @pytest.mark.slow
 def test_what_happens_while_a_page_opens_is_not_missed(open_page: Callable[..., Page], stack: Service) -> None:
-    """Cancelled between its first two answers, a study was shown as paused for ever: nothing happened any more."""
+    """Once a study cancelled between the page's first two answers was shown as paused for ever."""
     study = stack.submit(trials("page-between", ({}, 4000), seconds=0.05))
     stack.client.pause(study)
     wait_for("its rest", lambda: not stack.running(study))
@@ -243,7 +243,7 @@ def test_a_page_left_open_over_a_restart_of_the_server_goes_on(open_page: Callab
         kept.close()
 
 
-def is_said_to_be_gone(page: Page) -> None:
+def expect_gone(page: Page) -> None:
     expect(page.get_by_role("alert").filter(has_text="may have been deleted")).to_be_visible()
 
 
@@ -256,7 +256,7 @@ def test_a_study_that_somebody_else_deletes_is_said_to_be_gone(open_page: Callab
     expect(page.locator(".badge")).to_contain_text("ended")
     stack.client.delete(study)
     page.clock.fast_forward(60_000)
-    is_said_to_be_gone(page)
+    expect_gone(page)
 
 
 @pytest.mark.slow
@@ -271,15 +271,15 @@ def test_a_stream_that_ends_with_the_deletion_says_so_at_once(open_page: Callabl
 
     page.route("**/events?after=*", end)
     page.goto(f"{stack.url}/#/studies/{study}")
-    is_said_to_be_gone(page)
-    assert len(asked) == 1, "a second stream would have said so later"
+    expect_gone(page)
+    assert len(asked) == 1, "a second stream would have reported it later"
     page.get_by_role("link", name="All studies").click()
     expect(page.get_by_role("heading", name="Studies")).to_be_visible()
 
 
 @pytest.mark.slow
 def test_an_event_of_a_later_version_is_shown_by_its_name(open_page: Callable[..., Page], stack: Service) -> None:
-    """Such as another server writes in an upgrade that is under way; what comes behind it is shown as ever."""
+    """For example written by another server during an upgrade. Later events are shown as usual."""
     study = str(stack.run(trials("page-tomorrow", ({}, 2)))["study"])
     page = open_page("about:blank")
     tomorrow = {"position": 90, "version": 90, "type": "OfTomorrow", "at": 2e9, "data": {"study": study}}
@@ -310,7 +310,7 @@ def test_a_note_is_written_and_shown_where_it_belongs(open_page: Callable[..., P
     expect(dialog.get_by_label("Text")).to_have_value("the data were <b>shuffled</b>")
     dialog.get_by_label("Text").fill("the data were sorted")
     dialog.get_by_role("button", name="Correct it").click()
-    reported(page, "The note is corrected.")
+    expect_report(page, "The note is corrected.")
     expect(notes.get_by_role("listitem").first).to_contain_text(re.compile("the data were sorted.*corrected", re.S))
     notes.get_by_role("link", name="event").last.click()
     expect(page.locator(".events .wanted")).to_contain_text("a note about trial 0: look at this one again")
@@ -325,7 +325,7 @@ def test_a_study_is_tagged_and_found_by_its_tag(open_page: Callable[..., Page], 
     dialog.get_by_label("Tags").fill("paper, page-v2")
     dialog.get_by_label("Attributes").fill("dataset = v3")
     dialog.get_by_role("button", name="Save").click()
-    reported(page, "Tags: paper, page-v2.")
+    expect_report(page, "Tags: paper, page-v2.")
     expect(page.locator("header.study")).to_contain_text("dataset = v3")
     page.locator("header.study").get_by_role("link", name="page-v2").click()
     expect(page.get_by_role("searchbox", name="Find a study")).to_have_value("tag:page-v2")
@@ -337,7 +337,7 @@ def write_down(page: Page, text: str) -> None:
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Text").fill(text)
     dialog.get_by_role("button", name="Save").click()
-    reported(page, "The note is saved as event")
+    expect_report(page, "The note is saved as event")
 
 
 @pytest.mark.slow
@@ -347,7 +347,7 @@ def test_a_deleted_study_leads_back_to_the_list(open_page: Callable[..., Page], 
     expect(page.locator("header.study")).to_contain_text("completed")
     choose(page, "Delete")
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
-    reported(page, "The study is deleted.")
+    expect_report(page, "The study is deleted.")
     expect(page.get_by_role("heading", name="Studies")).to_be_visible()
 
 
@@ -358,7 +358,7 @@ PANELS = {
     "/importance": ("importance", "Importance", "Parallel coordinates"),
     "/rungs": ("tree/rungs", "Rung ladder", "What if"),
 }
-"""For each answer a view, a panel of it that cannot do without the answer, and one that can."""
+"""For each answer a view, a panel that needs the answer, and a panel that does not."""
 
 
 @pytest.mark.slow
@@ -367,7 +367,7 @@ def test_a_malformed_answer_stays_in_its_panel(open_page: Callable[..., Page], s
     study = str(stack.run(grid("page-malformed"))["study"])
     page = open_page(stack.url)
     for path, (view, broken, whole) in PANELS.items():
-        page.route(f"**{path}*", lambda route: malformed(route, answer))
+        page.route(f"**{path}*", lambda route: answer_malformed(route, answer))
         page.goto(f"{stack.url}/#/studies/{study}/{view}")
         page.reload()
         expect(page.get_by_role("region", name=broken).get_by_role("alert")).to_be_visible()
@@ -383,7 +383,7 @@ def test_a_study_that_cannot_be_read_is_said_and_asked_for_again(
 ) -> None:
     study = str(stack.run(trials("page-unreadable", ({}, 2)))["study"])
     page = open_page(stack.url)
-    page.route("**?trials=false", lambda route: malformed(route, answer))
+    page.route("**?trials=false", lambda route: answer_malformed(route, answer))
     turn_to(page, f"#/studies/{study}")
     expect(page.get_by_role("alert").first).to_be_visible()
     page.unroute_all(behavior="wait")
@@ -393,13 +393,13 @@ def test_a_study_that_cannot_be_read_is_said_and_asked_for_again(
     expect(page.get_by_role("region", name="Best trial")).to_contain_text("score")
 
 
-def malformed(route: Route, answer: str) -> None:
+def answer_malformed(route: Route, answer: str) -> None:
     route.fulfill(status=200, content_type="application/json", body=answer)
 
 
 @pytest.mark.slow
 def test_it_works_behind_a_prefix(open_page: Callable[..., Page], stack: Service) -> None:
-    """What answers under /tools/stagetree/ is the same server, which knows nothing of that."""
+    """The same server, unaware of its prefix, answers under /tools/stagetree/."""
     page = open_page("about:blank")
     prefix = f"{stack.url}/tools/stagetree/"
     asked: list[str] = []

@@ -54,13 +54,13 @@ class Log:
         return {each["data"]["chain"]: each for each in self.of("ChainAssigned") if not each["data"].get("proof")}
 
     def stages(self) -> Iterator[tuple[Json, float]]:
-        """Each stage that was trained, with the time when it ended."""
+        """Each trained stage, and the time at which it ended."""
         for each in self.of("StageCompleted"):
             if each["data"]["chain"] in self.chains:
                 yield self.chains[each["data"]["chain"]]["data"]["stages"][each["data"]["index"]], each["at"]
 
     def states(self) -> dict[int, str]:
-        """How each trial ended: as pruned where its tuner might have asked for more steps."""
+        """The final state of each trial: pruned if its tuner might have requested more steps."""
         asked = {each["data"]["trial"]: each["data"]["steps"] for each in self.of("TrialAdded")}
         asked |= {each["data"]["trial"]: each["data"]["steps"] for each in self.of("TrialExtended")}
         most = self.of("StudySubmitted")[0]["data"]["spec"]["tuner"].get("max_steps", 0)
@@ -81,7 +81,7 @@ class Log:
         return [(each["data"]["step"], each["data"]["metrics"][metric]) for each in self.of("Evaluated")]
 
     def best(self) -> list[Point]:
-        """(seconds, value) of each result at a step that the tuner asked for, if it was better than all before."""
+        """(seconds, value) of each result at a step that the tuner requested, if it is better than all earlier ones."""
         found: list[Point] = []
         paths: dict[int, dict[str, int]] = {}
         asked, values = set[tuple[str, int]](), dict[tuple[str, int], float]()
@@ -139,7 +139,7 @@ def test_states_of_trials(
 def test_times_and_durations(open_page: Callable[..., Page], stack: Service, pruning: Log) -> None:
     page = open_page(f"{stack.url}/#/studies/{pruning.study}")
     expect(page.locator("header.study .facts")).to_contain_text(clock(pruning.ended - pruning.begun))
-    spent = sum(each["data"]["seconds"] for each in pruning.of("StageCompleted")) + sum(verified(pruning))
+    spent = sum(each["data"]["seconds"] for each in pruning.of("StageCompleted")) + sum(verification_seconds(pruning))
     cost = page.get_by_role("region", name="Cost, in steps")
     told = re.search(r"([\d:]+) of slot time", cost.inner_text())
     assert told and abs(seconds(told[1]) - spent) <= 0.51
@@ -149,8 +149,10 @@ def test_the_time_lines_of_slots_and_their_axis(open_page: Callable[..., Page], 
     page = open_page(f"{stack.url}/#/studies/{pruning.study}/timeline?idle=shown")
     panel = page.get_by_role("region", name="Slots over time")
     head, *rows = saved_rows(page, panel)
-    told = sorted((int(row["from step"]), int(row["to step"]), float(row["ended at"])) for row in named(head, rows))
-    training = [row for row in named(head, rows) if not row["verification"] and row["own"] == "true"]
+    told = sorted(
+        (int(row["from step"]), int(row["to step"]), float(row["ended at"])) for row in columns_of(head, rows)
+    )
+    training = [row for row in columns_of(head, rows) if not row["verification"] and row["own"] == "true"]
     wanted = sorted((stage["start"], stage["end"], at) for stage, at in pruning.stages())
     assert [row for row in told if row in wanted] == wanted
     assert len(training) == len(wanted)
@@ -167,7 +169,7 @@ def test_measurements_and_the_axes_that_show_them(open_page: Callable[..., Page]
     page = open_page(f"{stack.url}/#/studies/{pruning.study}/curves?value=all&y=linear")
     panel = page.get_by_role("region", name="Learning curves")
     head, *rows = saved_rows(page, panel)
-    told = {(float(row["step"]), float(row["score"])) for row in named(head, rows)}
+    told = {(float(row["step"]), float(row["score"])) for row in columns_of(head, rows)}
     assert told == set(pruning.values())
     picture = saved_picture(page, panel)
     across = axis_of((x, amount(text)) for x, y, text in texts(picture) if is_below(y, picture) and is_amount(text))
@@ -181,7 +183,7 @@ def test_the_best_measurement_over_time(open_page: Callable[..., Page], stack: S
     page = open_page(f"{stack.url}/#/studies/{pruning.study}")
     panel = page.get_by_role("region", name="Best measurement so far")
     head, *rows = saved_rows(page, panel)
-    told = [(float(row["time since submission (h:min:s)"]), float(row["score"])) for row in named(head, rows)]
+    told = [(float(row["time since submission (h:min:s)"]), float(row["score"])) for row in columns_of(head, rows)]
     assert told[:-1] == [(pytest.approx(at, abs=1e-3), value) for at, value in pruning.best()]
     assert told[-1] == (pytest.approx(pruning.ended - pruning.begun, abs=1e-3), told[-2][1])
 
@@ -200,14 +202,14 @@ def seconds(text: str) -> float:
     return total
 
 
-def verified(log: Log) -> Iterator[float]:
+def verification_seconds(log: Log) -> Iterator[float]:
     """Seconds of verifications, which are part of the slot time."""
     for each in log.of("ChainEnded"):
         if each["data"]["chain"] not in log.chains:
             yield float(each["data"].get("seconds") or 0)
 
 
-def saved(page: Page, panel: Locator, kind: str) -> str:
+def saved_text(page: Page, panel: Locator, kind: str) -> str:
     """A file of the panel's menu, as text."""
     panel.locator("summary").filter(has_text="Save").click()
     with page.expect_download() as file:
@@ -216,15 +218,15 @@ def saved(page: Page, panel: Locator, kind: str) -> str:
 
 
 def saved_rows(page: Page, panel: Locator) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(saved(page, panel, "CSV"))))
+    return list(csv.reader(io.StringIO(saved_text(page, panel, "CSV"))))
 
 
-def named(head: list[str], rows: list[list[str]]) -> list[dict[str, str]]:
+def columns_of(head: list[str], rows: list[list[str]]) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def saved_picture(page: Page, panel: Locator) -> ElementTree.Element:
-    return ElementTree.fromstring(saved(page, panel, "SVG"))
+    return ElementTree.fromstring(saved_text(page, panel, "SVG"))
 
 
 def texts(picture: ElementTree.Element) -> Iterator[tuple[float, float, str]]:
@@ -239,7 +241,7 @@ def points(picture: ElementTree.Element) -> list[Point]:
 
 
 def is_below(y: float, picture: ElementTree.Element) -> bool:
-    """Where the ticks of the steps are."""
+    """Whether the text is among the ticks of the steps."""
     return abs(y - (float(picture.get("height", 0)) - 27)) < 2
 
 

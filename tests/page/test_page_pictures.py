@@ -56,7 +56,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Iterator[Pa
 
 
 @contextlib.contextmanager
-def shown(browser: Browser, address: str, theme: str, width: int) -> Iterator[Page]:
+def open_view(browser: Browser, address: str, theme: str, width: int) -> Iterator[Page]:
     size: Any = {"width": width, "height": 800}
     context = browser.new_context(
         viewport=size,
@@ -72,8 +72,8 @@ def shown(browser: Browser, address: str, theme: str, width: int) -> Iterator[Pa
 
 
 def letters(browser: Browser) -> str:
-    """How letters are drawn here, as a number."""
-    with shown(
+    """A hash of how this machine draws letters."""
+    with open_view(
         browser, "data:text/html,<p style='font: 16px system-ui'>Hamburgefonstiv 0123456789 ✓ △ ▾</p>", "light", 400
     ) as page:
         return hashlib.sha256(page.screenshot()).hexdigest()
@@ -88,7 +88,7 @@ def test_a_view_looks_as_it_did(browser: Browser, report: Path, view: str, theme
         LETTERS.write_text(letters(browser))
     elif not LETTERS.is_file() or LETTERS.read_text() != letters(browser):
         pytest.skip("letters are drawn in another way on this machine")
-    with shown(browser, f"{report.as_uri()}#/studies/{STUDY}/{view}", theme, width) as page:
+    with open_view(browser, f"{report.as_uri()}#/studies/{STUDY}/{view}", theme, width) as page:
         expect(page.locator("main .panel").first).to_be_visible()
         expect(page.get_by_text("Loading …")).to_have_count(0)
         page.wait_for_timeout(300)  # drawings follow in the next frame

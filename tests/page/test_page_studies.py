@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from addresses import reported, turn_to
+from addresses import expect_report, turn_to
 from playwright.sync_api import Page, expect
 from stacks import Service
 from toys import grid, trials
@@ -21,7 +21,7 @@ from tests.page.test_page_views import complaints
 
 @pytest.mark.slow
 def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], stack: Service, axe: str) -> None:
-    """The second one has the plan of the first, so that all it wants is trained already."""
+    """The second study has the plan of the first, so all of its steps are trained."""
     spec = grid("page-compared")
     first, second = (stack.run(spec | {"name": f"page-compared-{name}"}) for name in "ab")
     other = stack.run(grid("page-apart"))["study"]
@@ -49,7 +49,7 @@ def test_studies_are_found_chosen_and_compared(open_page: Callable[..., Page], s
 def test_the_list_says_what_failed_when_and_that_nothing_was_saved(
     open_page: Callable[..., Page], stack: Service
 ) -> None:
-    """A failed trial was not shown, and 0 % was as green as a success."""
+    """Once a failed trial was not shown, and 0 % was as green as a success."""
     failed = stack.run(trials("page-listed", ({"mood": "raise"}, 2), ({}, 2)))["study"]
     for width in (1280, 390):
         page = open_page(stack.url, width=width)
@@ -86,7 +86,7 @@ def test_keys_search_go_through_rows_and_to_other_views(open_page: Callable[...,
             page.keyboard.press(key)
         expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
     page.keyboard.press("?")
-    reported(page, "/ search")
+    expect_report(page, "/ search")
 
 
 # Studies with several metrics, and averages: the page shows the front, and a node that several states lead to.
@@ -171,7 +171,7 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     expect(dialog.get_by_role("alert")).to_contain_text("suggestions[0].lr must be a number from 0.001 to 1")
     dialog.get_by_label("Values").fill("lr = 0.125\nmomentum = 0.9")
     dialog.get_by_role("button", name="Suggest it").click()
-    reported(page, "Saved as suggestion 0")
+    expect_report(page, "Saved as suggestion 0")
     expect(suggestions).to_contain_text("queued")
     assert stack.client.suggestions(study)[0]["hp"] == {"lr": 0.125, "momentum": 0.9}
     expect(page.get_by_role("region", name="Next proposal")).to_contain_text("Suggestion 0")
@@ -179,12 +179,12 @@ def test_a_suggestion_is_made_and_withdrawn(open_page: Callable[..., Page], stac
     assert complaints(page, axe) == []
     suggestions.get_by_role("button", name="Withdraw suggestion 0").click()
     dialog.get_by_role("button", name="Withdraw it").click()
-    reported(page, "will not become a trial")
+    expect_report(page, "will not become a trial")
     expect(suggestions).to_contain_text("withdrawn")
     stack.client.cancel(study)
 
 
-# A study as one file: what `stagetree report` writes shows every view without a server, and asks for nothing.
+# A study as one file: the report of `stagetree report` shows every view without a server or a request.
 
 
 ASHA = {"kind": "asha", "num_trials": 6, "min_steps": 2, "max_steps": 8, "reduction_factor": 2, "sampling_seed": 1}

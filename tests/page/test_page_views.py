@@ -1,4 +1,4 @@
-"""Every view of the page on a real server with real studies: it shows what there is, complains of nothing, and fits."""
+"""Every view of the page on a real server with real studies shows its data, reports no error, and fits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IS_IN_ORDER = """() => {
   const numbers = [...document.querySelectorAll('.rows .row')].map((row) => Number(row.ariaRowIndex));
   return numbers.every((number, index) => index === 0 || number > numbers[index - 1]);
 }"""
-"""Whether the rows of the table are read in the order in which they are seen."""
+"""Whether a screen reader reads the rows of the table in their visible order."""
 
 ASHA = {"kind": "asha", "num_trials": 12, "min_steps": 2, "max_steps": 16, "reduction_factor": 2, "sampling_seed": 1}
 ASHA |= {"distinct": False}  # the space has fewer than twelve
@@ -43,12 +43,12 @@ ASHA |= {"distinct": False}  # the space has fewer than twelve
 
 @pytest.fixture(scope="session")
 def study(stack: Service) -> str:
-    """One that is over, with rungs and shared beginnings."""
+    """A completed study with rungs and shared prefixes."""
     return str(stack.run(grid("page-views", tuner=ASHA))["study"])
 
 
 def complaints(page: Page, axe: str) -> list[str]:
-    """What axe finds about the page."""
+    """The findings of axe."""
     page.evaluate(axe)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in found["violations"]]
@@ -77,7 +77,7 @@ def test_why_trials_failed_is_said_once_and_shown_under_the_name(
 
 @pytest.mark.slow
 def test_names_in_sentences_are_code(open_page: Callable[..., Page], stack: Service) -> None:
-    """The page showed backticks."""
+    """Once the page showed backticks."""
     tied = stack.run(trials("page-tied", ({"mood": "fine"}, 2), ({"mood": "calm"}, 2)))["study"]
     page = open_page(f"{stack.url}/#/studies/{tied}")
     expect(page.locator(".story code")).to_have_text("mood")
@@ -122,7 +122,7 @@ def test_addresses_of_earlier_versions_lead_to_where_their_view_is_now(
 def test_the_answer_the_tree_and_the_savings_are_on_the_first_screen(
     open_page: Callable[..., Page], stack: Service, study: str
 ) -> None:
-    """The tree was below the fold."""
+    """Once the tree was below the fold."""
     best = stack.client.study(study)["best"]
     page = open_page(f"{stack.url}/#/studies/{study}", width=1440, height=900)
     answer = page.get_by_role("region", name="Best trial")
@@ -168,7 +168,7 @@ def test_every_view_fits(open_page: Callable[..., Page], stack: Service, study: 
 
 @pytest.mark.slow
 def test_the_head_takes_little_of_a_phone(open_page: Callable[..., Page], stack: Service, study: str, axe: str) -> None:
-    """Name, state and views took 245 of 844 pixels."""
+    """Once name, state and views took 245 of 844 pixels."""
     page = open_page(f"{stack.url}/#/studies/{study}", width=390, height=844)
     expect(page.get_by_role("region", name="Best trial")).to_be_visible()
     box = page.get_by_role("navigation", name="Views of the study").bounding_box()
@@ -179,7 +179,7 @@ def test_the_head_takes_little_of_a_phone(open_page: Callable[..., Page], stack:
 
 
 def test_with_and_without_sharing_are_on_one_clock(open_page: Callable[..., Page], stack: Service) -> None:
-    """Of steps that take longer than processes take to begin."""
+    """With steps that take longer than the start of a process."""
     study = str(stack.run(grid("page-both", seconds=0.1))["study"])
     cost = stack.client.study(study)["cost"]
     page = open_page(f"{stack.url}/#/studies/{study}")
@@ -204,7 +204,7 @@ def test_the_list_of_studies_leads_to_the_winner(open_page: Callable[..., Page],
 def test_the_copied_python_loads_the_weights(
     open_page: Callable[..., Page], stack: Service, study: str, tmp_path: Path
 ) -> None:
-    """It named a method that there was not, and no server."""
+    """Once it named an unknown method, and no server."""
     page = open_page(f"{stack.url}/#/studies/{study}")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy Python code").click()
@@ -227,7 +227,7 @@ def test_more_trials_are_offered_where_the_tuner_can_go_on(
 
 @pytest.mark.slow
 def test_more_loops_begin_with_those_that_there_are(open_page: Callable[..., Page], stack: Service) -> None:
-    """Two were offered for every study, and refused."""
+    """Once two were offered for every study, and refused."""
     tuner = {"kind": "hyperband", "max_steps": 2, "reduction_factor": 2, "loops": 3, "sampling_seed": 1}
     page = open_page(
         f"{stack.url}/#/studies/{stack.run(grid('page-loops', tuner=tuner | {'distinct': False}))['study']}"
@@ -264,7 +264,7 @@ def test_the_rung_tree_is_told_by_arrow_keys(open_page: Callable[..., Page], sta
 
 @pytest.mark.slow
 def test_the_line_of_a_trial_with_repeats_is_told_from_its_mean(open_page: Callable[..., Page], stack: Service) -> None:
-    """The line of its first repeat was drawn, and the value at its end shown as the result."""
+    """Once the line of its first repeat was drawn, and its last value shown as the result."""
     study = stack.run(grid("page-repeats", repeats=2))["study"]
     page = open_page(f"{stack.url}/#/studies/{study}/tree")
     page.get_by_role("img", name="Trial tree").press("ArrowRight")
@@ -349,7 +349,7 @@ def test_dragging_along_an_axis_chooses_trials(open_page: Callable[..., Page], s
 
 @pytest.mark.slow
 def test_lengths_that_are_chosen_are_an_axis(open_page: Callable[..., Page], stack: Service) -> None:
-    """A ladder of cooldowns was shown without what its results depend on most."""
+    """Once a ladder of cooldowns was shown without the hyper-parameter that its results depend on most."""
     study = stack.run(trials("page-lengths", ({"lr": 0.1}, 3), ({"lr": 0.2}, 6)))["study"]
     page = open_page(f"{stack.url}/#/studies/{study}/importance")
     expect(
@@ -403,7 +403,7 @@ def test_what_another_tuner_would_have_decided(open_page: Callable[..., Page], s
 
 @pytest.mark.slow
 def test_a_study_without_rungs_has_nothing_to_choose_there(open_page: Callable[..., Page], stack: Service) -> None:
-    """It said to choose a trial, and asked what a factor that it does not have would have changed."""
+    """Once it said to choose a trial, and offered to change a reduction factor that the study does not have."""
     page = open_page(f"{stack.url}/#/studies/{stack.run(grid('page-no-rungs'))['study']}/tree/rungs")
     expect(page.get_by_text("The tuner grid has no rungs")).to_be_visible()
     expect(page.get_by_text("Select a trial")).to_have_count(0)

@@ -59,7 +59,7 @@ def test_an_opened_store_shows_its_studies_and_offers_no_change(
 def test_slots_that_are_gone_are_said_to_be_of_a_stack_that_ended(
     open_page: Callable[..., Page], opened: tuple[str, str]
 ) -> None:
-    """They were listed as lost, as if something had gone wrong."""
+    """Once they were listed as lost, as if by a fault."""
     page = open_page(f"{opened[0]}/#/slots")
     expect(page.get_by_text("No worker is running")).to_be_visible()
 
