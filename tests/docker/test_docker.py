@@ -17,7 +17,7 @@ import pytest
 import yaml
 from celery.bin.worker import worker as celery_worker
 from redis import Redis
-from stacks import Cluster, answers, redis_server, wait_for
+from stacks import Cluster, accepts_connections, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
 from app.api.server import serve
@@ -250,7 +250,7 @@ def redis_of_compose() -> Iterator[Redis]:
     command = [word.replace("/etc/redis.acl", str(folder / "redis.acl")) for word in SERVICES["redis"]["command"][1:]]
     process = subprocess.Popen([redis_server(), *command, *options], stdout=subprocess.DEVNULL)
     with Redis(unix_socket_path=f"{folder}/redis.sock", username="operator", password="any") as client:
-        wait_for("its start", lambda: answers(client))
+        wait_for("its start", lambda: accepts_connections(client))
         yield client
     process.terminate()
     process.wait()

@@ -18,7 +18,7 @@ from kombu.transport import get_transport_cls
 from proxies import Proxy
 from redis import ConnectionError as RedisError
 from redis import Redis
-from stacks import PATIENCE, answers, wait_for
+from stacks import PATIENCE, accepts_connections, wait_for
 
 from app.embedded.machine import redis_server
 from app.workers.celery_app import celery, install, transport_options
@@ -61,7 +61,7 @@ def socket() -> Iterator[str]:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:
                 with Redis(unix_socket_path=path) as redis:
-                    wait_for("Redis", lambda: answers(redis))
+                    wait_for("Redis", lambda: accepts_connections(redis))
                 yield path
             finally:
                 server.terminate()

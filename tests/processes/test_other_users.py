@@ -12,7 +12,7 @@ import psutil
 import pytest
 from other_user import NOBODY, needs_root, send_as, status_for
 from redis import Redis
-from stacks import PATIENCE, TOYS, Service, answers, wait_for
+from stacks import PATIENCE, TOYS, Service, accepts_connections, wait_for
 
 import stagetree
 from app.embedded.machine import Scratch, redis_command
@@ -26,7 +26,7 @@ def broker() -> Iterator[tuple[psutil.Process, Path]]:
     with subprocess.Popen(redis_command(scratch.path), stdout=subprocess.DEVNULL) as process:
         try:
             with Redis(unix_socket_path=str(place)) as client:
-                wait_for("the start of Redis", lambda: answers(client))
+                wait_for("the start of Redis", lambda: accepts_connections(client))
             yield psutil.Process(process.pid), place
         finally:
             process.terminate()
