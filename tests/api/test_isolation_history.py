@@ -44,7 +44,7 @@ def proof(workers: Workers, study: str, kind: VerificationKind = VerificationKin
     return chain
 
 
-def test_a_verification_is_told_from_training(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_a_verification_is_distinguished_from_training(http: TestClient, tuned: str, workers: Workers) -> None:
     """Once the history showed a verification as training, and counted its steps as the study's."""
     workers.tune(tuned)
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})

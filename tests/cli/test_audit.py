@@ -41,24 +41,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def up(folder: Path) -> Iterator[Service]:
+def running_stack(folder: Path) -> Iterator[Service]:
     """The same studies on slots that compare."""
     with serving(folder, proofs="1") as service:
         yield service
 
 
 @pytest.fixture
-def audited(up: Service, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> Stagetree:
-    monkeypatch.setenv("STAGETREE_URL", up.url)
+def audit_study(running_stack: Service, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> Stagetree:
+    monkeypatch.setenv("STAGETREE_URL", running_stack.url)
     return lambda *arguments: stagetree("audit", *arguments)
 
 
-def test_a_right_trainer_is_exact(audited: Stagetree, up: Service) -> None:
-    said = audited("right")
+def test_a_right_trainer_is_exact(audit_study: Stagetree, running_stack: Service) -> None:
+    said = audit_study("right")
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert (said.code, said.err) == (0, "")
-    found = next(each for each in up.client.studies() if each.name == "right")
-    plan = up.client.plan(found.study)
+    found = next(each for each in running_stack.client.studies() if each.name == "right")
+    plan = running_stack.client.plan(found.study)
     assert lines["study"] == f"{found.study}, on {plan.plan}"
     assert lines["trainer"] == f"right at version {plan.trainer_version}"
     assert lines["verdict"] == VERIFIED
@@ -69,11 +69,11 @@ def test_a_right_trainer_is_exact(audited: Stagetree, up: Service) -> None:
     assert re.fullmatch(r"sha256 [0-9a-f]{64}", lines["log"])
 
 
-def test_what_nobody_saw_is_found_and_stands_beside_the_results(
-    audited: Stagetree, up: Service, stagetree: Stagetree
+def test_a_hidden_fault_is_detected_and_shown_beside_the_results(
+    audit_study: Stagetree, running_stack: Service, stagetree: Stagetree
 ) -> None:
     """The step count matters from step 9 on, and is not in the state: two of the three values are wrong."""
-    said = audited("late")
+    said = audit_study("late")
     text = "1 of 11 leaves differ, the first is trainer.weight"
     assert said.code == 1
     assert f"verdict   inexact, and shared results may be wrong: {text}" in said.out
@@ -81,13 +81,13 @@ def test_what_nobody_saw_is_found_and_stands_beside_the_results(
     assert re.search(": [12] differ, 0 could not be compared", said.out) and "replay    identical" in said.out
     assert f"marked    3 of 3 trials\n          2: may be wrong: the trainer is not exact: {text}" in said.out
     assert said.out.count("; 1 stage ended with other bits when trained again\n") == 1, "of the two that are wrong"
-    (study,) = {each.study for each in up.client.studies() if each.name == "late"}
-    assert all("may be wrong" in str(trial.exactness) for trial in up.client.trials(study))
+    (study,) = {each.study for each in running_stack.client.studies() if each.name == "late"}
+    assert all("may be wrong" in str(trial.exactness) for trial in running_stack.client.trials(study))
     assert "may be wrong" in stagetree("trial", study, 1).out
 
 
-def test_metrics_are_compared_where_no_state_is_kept(audited: Stagetree) -> None:
-    found = audited("late-often", "-o", "json").json
+def test_metrics_are_compared_where_no_state_is_kept(audit_study: Stagetree) -> None:
+    found = audit_study("late-often", "-o", "json").json
     assert len(found["differ"]) in (1, 2), "of the two trials that are wrong, on two slots"
     for test in found["differ"]:
         assert test["proof"] == ("handover" if test["begin"] else "whole") and 9 <= test["step"] <= 12, test
@@ -95,8 +95,8 @@ def test_metrics_are_compared_where_no_state_is_kept(audited: Stagetree) -> None
         assert re.match(of_metrics if test["proof"] == "whole" else "1 of 11 leaves differ", test["difference"])
 
 
-def test_a_script_reads_one_document(audited: Stagetree, up: Service) -> None:
-    said = audited("late-again", "-o", "json")
+def test_a_script_reads_one_document(audit_study: Stagetree, running_stack: Service) -> None:
+    said = audit_study("late-again", "-o", "json")
     found = said.json
     assert (said.code, said.err, found["verdict"]) == (1, "", "inexact")
     assert (found["trials"], [each["trial"] for each in found["marked"]]) == (3, [0, 1, 2])
@@ -104,28 +104,28 @@ def test_a_script_reads_one_document(audited: Stagetree, up: Service) -> None:
     first, *_ = found["differ"]
     assert found["compared"] >= 1 and first["difference"] == found["reason"] and not found["not_comparable"]
     assert found["devices"] == ["CPU"] and found["replay"]["identical"] and found["proof_steps"] > 0
-    again = audited("late-again", "-o", "json").json
+    again = audit_study("late-again", "-o", "json").json
     assert again["differ"] == found["differ"], "and nothing is trained once more"
-    exact = audited("right", "-o", "json")
+    exact = audit_study("right", "-o", "json")
     assert (exact.code, exact.json["verdict"], exact.json["differ"]) == (0, "verified", [])
 
 
-def test_a_study_that_is_not_there(audited: Stagetree) -> None:
-    said = audited("rihgt")
+def test_a_study_that_is_not_there(audit_study: Stagetree) -> None:
+    said = audit_study("rihgt")
     assert (said.code, said.out) == (3, "") and "there is no study rihgt" in said.err
 
 
-def test_what_was_trained_alone_has_nothing_to_compare(audited: Stagetree, up: Service) -> None:
-    found = up.run(study("wrong"))
+def test_trials_trained_alone_need_no_comparison(audit_study: Stagetree, running_stack: Service) -> None:
+    found = running_stack.run(study("wrong"))
     assert found["exactness"]["isolated"]
-    said = audited(found["study"])
+    said = audit_study(found["study"])
     assert (said.code, said.out) == (4, "")
     assert said.err == (
         f"stagetree: each trial of study {found['study']} was trained alone: there is nothing to compare\n"
     )
 
 
-def test_where_nothing_is_compared_it_is_said(
+def test_an_audit_without_comparisons_says_so(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots of the command's own, on a store that it is given."""
@@ -135,7 +135,7 @@ def test_where_nothing_is_compared_it_is_said(
     assert said.code == 4 and "nothing is compared here: STAGETREE_PROOFS is false" in said.err
 
 
-def test_slots_of_its_own_compare_what_is_kept_in_a_folder(
+def test_slots_of_the_command_compare_states_kept_in_a_folder(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAGETREE_PROOFS", "1")
@@ -144,7 +144,7 @@ def test_slots_of_its_own_compare_what_is_kept_in_a_folder(
     assert said.code == 0 and f"verdict   {VERIFIED}" in said.out
 
 
-def test_another_study_that_stands_still_beside_the_audit_is_named(
+def test_another_waiting_study_is_named_beside_the_audit(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slots of the command have no trainer for it, and nothing said so."""
@@ -181,7 +181,7 @@ def test_slots_that_could_not_train_it_are_not_even_started(
     assert said.code == 2 and said.err.startswith("stagetree: --server is for the slots of a server")
 
 
-def test_it_says_what_it_waits_for_and_can_be_ended(
+def test_an_audit_says_why_it_waits_and_can_be_interrupted(
     folder: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trainer's file was changed after the study: no slot has it as it was."""

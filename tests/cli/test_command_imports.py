@@ -43,7 +43,7 @@ main()
 
 
 @pytest.mark.parametrize("command", PACKAGES, ids=" ".join)
-def test_a_command_imports_what_it_uses(
+def test_a_command_imports_only_what_it_uses(
     command: tuple[str, ...], make_store: Callable[[Path], str], here: Path
 ) -> None:
     """`studies` took 0.8 s, of which SQLAlchemy, the tables, and the modules of all commands were the half."""

@@ -69,7 +69,7 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
     assert all(trial.keys() >= {"trial", "state", "steps", "value", "hp"} for trial in said.json["trials"])
 
 
-def test_what_would_be_shared_is_said_by_preview_and_not_at_every_run(
+def test_advice_on_sharing_is_in_the_preview_and_not_in_each_run(
     stagetree: Stagetree, served: Service, write: Write
 ) -> None:
     """A sampled peak shares nothing, which may be what the user wants."""
@@ -82,7 +82,7 @@ def test_what_would_be_shared_is_said_by_preview_and_not_at_every_run(
     assert f"advice          {told}" in stagetree("preview", write(spec)).out
 
 
-def test_a_study_says_what_ended_it(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_an_ended_study_shows_the_reason(stagetree: Stagetree, served: Service, write: Write) -> None:
     said = stagetree("run", write(grid("ended", target=-1000)))
     assert said.code == 0
     assert "target -1000 reached: " in said.err
@@ -93,7 +93,7 @@ def test_a_study_says_what_ended_it(stagetree: Stagetree, served: Service, write
     assert stagetree("trials", study, "--state", "cancelled").out.count("cancelled") >= 4
 
 
-def test_failures_are_seen(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_failures_are_shown(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Counted, with the first traceback; the command fails when no trial worked."""
     moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2)
     said = stagetree("run", write(trials("cli-failed-two", *moods)))
@@ -162,7 +162,7 @@ def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: S
 
 
 @pytest.mark.slow
-def test_trials_of_ones_own(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_trials_of_the_user(stagetree: Stagetree, served: Service, write: Write) -> None:
     """Added, trained longer, branched at a shown price, and stopped; `stagetree trials` lists them."""
     said = stagetree("run", write(trials("cli-branch", ({}, 8))), "-o", "json", "--quiet")
     study, hp = said.json["study"], said.json["trials"][0]["hp"]
@@ -203,7 +203,7 @@ def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done:
     assert stagetree("trials", done["study"], "--state", "fialed").err.endswith("did you mean failed?\n")
 
 
-def test_a_study_is_meant_by_its_beginning_its_name_or_last(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_a_study_is_given_by_a_prefix_its_name_or_last(stagetree: Stagetree, served: Service, done: Json) -> None:
     newest = next(served.client.studies())["study"]
     assert newest in stagetree("trial", "last", 0).out
     unique = next(
@@ -243,7 +243,7 @@ def determinism() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("determinism")
-def test_it_is_trained_here_as_slots_do(stagetree: Stagetree, served: Service, tmp_path: Path) -> None:
+def test_trial_run_trains_like_a_slot(stagetree: Stagetree, served: Service, tmp_path: Path) -> None:
     """It ran without the arguments outside the plan, and was strict for every study."""
     journal = tmp_path / "journal"
     file = {"runtime_args": {"journal": str(journal)}, "determinism": "warn"}
@@ -254,13 +254,13 @@ def test_it_is_trained_here_as_slots_do(stagetree: Stagetree, served: Service, t
     assert torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def test_an_error_comes_as_it_was_raised(stagetree: Stagetree, served: Service) -> None:
+def test_an_error_is_raised_unchanged(stagetree: Stagetree, served: Service) -> None:
     study = served.run(trials("cli-debug", ({"mood": "raise"}, 2)))["study"]
     with pytest.raises(ValueError, match="the loss went through the roof"):
         stagetree("debug", study, 0, "--trainers", TOYS[0])
 
 
-def test_wait_ends_as_the_study_does(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_wait_exits_like_the_study(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("wait", done["study"])
     assert (said.code, said.out) == (0, f"{done['study']} is completed\n")
     assert stagetree("wait", done["study"], "-o", "json").json["best"] == done["best"]
@@ -291,7 +291,7 @@ def test_fields_of_a_study_are_set(stagetree: Stagetree, write: Write) -> None:
         assert said.code == 2 and sentence in said.err
 
 
-def test_a_value_that_is_set_is_read_as_in_a_study_file(stagetree: Stagetree, write: Write) -> None:
+def test_a_set_value_is_parsed_like_a_study_file(stagetree: Stagetree, write: Write) -> None:
     """`space.lr=[0.1, .01]` and `space.lr=.01` were texts, for which the trainer had no use."""
     file = write(grid("set"))
     ways = ("space.lr=[0.1, .01, 1e-3]", "space.momentum=.5")
@@ -319,7 +319,7 @@ def test_trials_are_sorted_by_a_hyper_parameter(stagetree: Stagetree, served: Se
     assert said.code == 2 and said.err.endswith("got hp.momentun; did you mean hp.momentum?\n")
 
 
-def test_configurations_stay_what_they_were(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_printed_configurations_are_unchanged(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("replay", done["study"], "--what-if", "space.lr=0.1")
     assert said.code == 2
     assert said.err == "stagetree: space.lr: cannot be changed: the configurations of a study are fixed\n"
@@ -347,7 +347,7 @@ def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("events", done["study"], "--since", "2099-01-01", "-o", "json").json == []
 
 
-def test_a_study_is_shown_as_its_run_did(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_show_prints_the_result_of_the_run(stagetree: Stagetree, served: Service, done: Json) -> None:
     said = stagetree("study", done["study"])
     assert said.out.splitlines()[2] == done["story"]["lines"][0] and f"{done['study']} completed" in said.out
     assert stagetree("study", done["study"], "-o", "json").json["best"] == done["best"]
@@ -393,7 +393,7 @@ def test_a_study_that_is_watched_is_written_to_sinks(
 
 
 @pytest.mark.parametrize("command", ["watch", "run"])
-def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
+def test_ctrl_c_stops_watching_and_says_that_the_study_continues(
     stagetree: Stagetree, served: Service, write: Write, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while the command waits for its next look at the study."""
@@ -410,7 +410,7 @@ def test_ctrl_c_stops_watching_and_says_that_the_study_goes_on(
     served.client.cancel(study["study"])
 
 
-def test_ctrl_c_while_slots_stop_for_a_study_that_is_over_shows_its_result() -> None:
+def test_ctrl_c_while_slots_stop_for_an_ended_study_shows_its_result() -> None:
     """It said that the same command resumes there, and that began another study."""
     stopping = STUDY["progress"] | {"running": [{"study": STUDY["study"]}]}
     answers = [STUDY | {"state": state, "progress": stopping} for state in ("running", "completed")]
@@ -434,7 +434,7 @@ def give_up(folder: Path, study: str) -> None:
     database.dispose()
 
 
-def test_a_plan_that_is_over_is_archived_read_and_brought_back(
+def test_an_ended_plan_is_archived_read_and_restored(
     stagetree: Stagetree, make_store: Callable[..., str], tmp_path: Path
 ) -> None:
     study, store = make_store(tmp_path / "store"), ("--dir", tmp_path / "store")
@@ -453,7 +453,7 @@ def test_a_plan_that_is_over_is_archived_read_and_brought_back(
 
 
 @pytest.mark.parametrize("wrong", [(), ("--back",), ("x", "--older-than", "3")])
-def test_what_is_to_be_archived_must_be_said(stagetree: Stagetree, wrong: tuple[str, ...]) -> None:
+def test_archive_needs_an_argument(stagetree: Stagetree, wrong: tuple[str, ...]) -> None:
     said = stagetree("archive", *wrong)
     assert said.code == 2 and "name a study or give --older-than DAYS" in said.err
 

@@ -56,7 +56,7 @@ def found(what: str, server: str | None = None) -> Finding:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ahead", "said"), [(120.0, r"(\d+) s behind"), (-3600.0, r"(\d+) s ahead of")])
-def test_a_clock_that_is_wrong(url: str, ahead: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_is_reported(url: str, ahead: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("clock", url).ok
     monkeypatch.setattr(Answers, "ahead", ahead)
     finding = found("clock", url)
@@ -65,13 +65,13 @@ def test_a_clock_that_is_wrong(url: str, ahead: float, said: str, monkeypatch: p
     assert abs(float(seconds[1]) - abs(ahead)) < 5.0
 
 
-def test_a_service_that_cannot_work(url: str) -> None:
+def test_a_broken_service_is_reported(url: str) -> None:
     finding = found("service", url)
     assert not finding.ok and "no slot is at work" in finding.detail
 
 
 @pytest.mark.slow
-def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_store_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "none here yet" in found("store").detail
     (tmp_path / ".stagetree").mkdir()
@@ -83,7 +83,7 @@ def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("lacks", [True, False])
-def test_a_torchvision_for_another_torch_is_told(monkeypatch: pytest.MonkeyPatch, lacks: bool) -> None:
+def test_a_torchvision_for_another_torch_is_reported(monkeypatch: pytest.MonkeyPatch, lacks: bool) -> None:
     """`import lightning` failed in a program of a user's own, and nothing said why."""
     monkeypatch.setattr("stagetree.vision.lacks_operators", lambda: lacks)
     [found] = [each for each in examine(None, DEFAULT_DIR) if each.what == "torchvision"]

@@ -59,7 +59,7 @@ def test_a_wrong_file(stagetree: Stagetree, write: Write, sentence: str) -> None
 
 
 @pytest.mark.slow
-def test_what_comes_from_stdin_is_named_so(write: Write) -> None:
+def test_a_study_from_stdin_is_named_so(write: Write) -> None:
     command = [sys.executable, "-m", "stagetree", "preview", "-"]
     for text, sentence in (("", "is empty: a study has"), ("name: x\nspace: [1,\n", ":3: ")):
         said = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -103,7 +103,7 @@ def test_trainer_files(stagetree: Stagetree, write: Write, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_trainer_file_that_lies_beside_the_study_file(
+def test_a_trainer_file_beside_the_study_file(
     stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is discovered; a trainer named from elsewhere is answered with its path; its folder is accepted."""
@@ -130,7 +130,7 @@ def test_usage(stagetree: Stagetree, write: Write) -> None:
 
 
 @pytest.mark.parametrize("command", ["studies", "watch x", "trials x", "events x", "pause x", "resume x", "cancel x"])
-def test_a_server_that_is_not_there(stagetree: Stagetree, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server(stagetree: Stagetree, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree.client.http.FIRST_PAUSE", 0.001)
     port, kept = reserve("127.0.0.1", 0)
     url = f"http://127.0.0.1:{port}"
@@ -147,7 +147,7 @@ def test_an_unknown_study(stagetree: Stagetree, served: Service) -> None:
         assert "unknown-123" in said.err
 
 
-def test_a_study_that_is_over(stagetree: Stagetree, served: Service) -> None:
+def test_an_ended_study(stagetree: Stagetree, served: Service) -> None:
     study = served.run(trials("cli-over", ({}, 1)))["study"]
     for command in ("pause", "resume", "cancel"):
         said = stagetree(command, study)
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_written(stagetree: Stagetree, write: Write, tmp
 
 
 @pytest.mark.slow
-def test_a_folder_in_which_another_stack_is_at_work(stagetree: Stagetree, tmp_path: Path) -> None:
+def test_a_folder_with_another_running_stack(stagetree: Stagetree, tmp_path: Path) -> None:
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = stagetree("up", "--dir", tmp_path)
@@ -230,7 +230,9 @@ def test_a_folder_that_holds_no_studies(stagetree: Stagetree, tmp_path: Path) ->
         assert f"{tmp_path} holds no studies" in said.err
 
 
-def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+def test_no_results_are_promised_for_a_study_that_did_not_begin(
+    stagetree: Stagetree, write: Write, tmp_path: Path
+) -> None:
     """The message promised kept results, and recommended the command that had failed."""
     (tmp_path / "stagetree.db").write_bytes(b"")
     with (tmp_path / "lock").open("wb") as lock:
@@ -241,7 +243,7 @@ def test_nothing_was_kept_where_nothing_began(stagetree: Stagetree, write: Write
 
 
 @pytest.mark.slow
-def test_nothing_was_kept_of_a_study_that_was_refused(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+def test_no_results_are_promised_for_a_refused_study(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     """By its trainer, whose arguments are looked at before anything is started."""
     study = write(grid("refused") | {"trainer_args": {"widht": 3}})
     for command in (("run", "--dir", tmp_path / "kept", "--slots", 1), ("check",)):
@@ -251,7 +253,7 @@ def test_nothing_was_kept_of_a_study_that_was_refused(stagetree: Stagetree, writ
         assert said.err.count("\n") == 1
 
 
-def test_every_error_that_has_a_code_is_where_its_name_says() -> None:
+def test_every_error_with_a_code_is_importable_by_its_name() -> None:
     for name in CODES:
         module, _, kind = name.rpartition(".")
         found = getattr(import_module(module), kind)

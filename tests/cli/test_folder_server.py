@@ -74,7 +74,7 @@ def test_a_stack_that_is_starting_is_not_started_a_second_time(
     assert said.code == 69 and "A stack is at work in .stagetree, and takes no studies yet" in said.err
 
 
-def test_where_a_stack_answers_is_known_while_it_is_at_work(tmp_path: Path) -> None:
+def test_the_address_of_a_stack_is_known_while_it_runs(tmp_path: Path) -> None:
     there = FolderServer("http://127.0.0.1:7", stays=True)
     assert not is_in_use(tmp_path) and find_server(tmp_path) is None
     lock = FolderLock(tmp_path)
@@ -91,7 +91,7 @@ def test_where_a_stack_answers_is_known_while_it_is_at_work(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_was_interrupted_before_is_named_where_it_is_trained_again(
+def test_an_interrupted_study_is_named_when_its_training_resumes(
     stagetree: Stagetree, here: Path, write: Write
 ) -> None:
     """Another study that was run in the folder shared slots with one that Ctrl-C had stopped: nothing said so."""

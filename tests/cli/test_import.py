@@ -32,7 +32,7 @@ def test_a_sweep_becomes_a_study_that_previews(stagetree: Stagetree, tmp_path: P
     assert found["study"]["space"]["word"] == ["1e-3", "no"] and len(found["notes"]) == 2
 
 
-def test_what_is_missing_is_asked_for_by_name(stagetree: Stagetree, tmp_path: Path) -> None:
+def test_missing_values_are_requested_by_name(stagetree: Stagetree, tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text("{method: random, parameters: {lr: }}")
     said = stagetree("import", path)

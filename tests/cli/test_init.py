@@ -35,7 +35,7 @@ def run_here(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("start", TEMPLATES)
-def test_a_start_has_all_that_it_names(start: StartingPoint, here: Path, stagetree: Stagetree) -> None:
+def test_a_template_has_all_files_that_it_names(start: StartingPoint, here: Path, stagetree: Stagetree) -> None:
     said = stagetree("init", "--from", start, "mine")
     written = sorted(path.name for path in (here / "mine").iterdir())
     assert said.code == 0 and all(f"mine/{name}" in said.out for name in written)
@@ -46,7 +46,7 @@ def test_a_start_has_all_that_it_names(start: StartingPoint, here: Path, stagetr
 
 
 @pytest.mark.parametrize("start", TEMPLATES)
-def test_a_start_can_be_previewed(start: StartingPoint, here: Path, stagetree: Stagetree) -> None:
+def test_a_template_can_be_previewed(start: StartingPoint, here: Path, stagetree: Stagetree) -> None:
     assert stagetree("init", "--from", start).code == 0
     trainer = TEMPLATES[start].trainer
     said = stagetree("preview", "study.yaml", *(() if trainer == "trainer.py" else ("--trainers", trainer)))
@@ -62,7 +62,7 @@ def test_nothing_is_overwritten(here: Path, stagetree: Stagetree) -> None:
     assert mine.read_text() == "mine" and [path.name for path in here.iterdir()] == ["trainer.py"]
 
 
-def test_what_is_not_installed_is_named(here: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(here: Path, stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cli.init.is_installed", lambda module: False)
     said = stagetree("init", "--from", "lightning")
     assert "It needs more than is installed: pip install 'stagetree[all,integrations]'" in said.out
@@ -70,7 +70,7 @@ def test_what_is_not_installed_is_named(here: Path, stagetree: Stagetree, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
-def test_a_start_is_exact_and_runs(start: StartingPoint, here: Path, stagetree: Stagetree) -> None:
+def test_a_template_is_exact_and_runs(start: StartingPoint, here: Path, stagetree: Stagetree) -> None:
     """The commands that `init` prints, the run with fewer trials or steps."""
     proposed = re.findall(r"^  stagetree (.*)$", stagetree("init", "--from", start).out, re.MULTILINE)
     assert [command.split()[0] for command in proposed] == ["preview", "check", "run"]
@@ -89,7 +89,7 @@ def test_a_start_is_exact_and_runs(start: StartingPoint, here: Path, stagetree: 
 
 
 @pytest.mark.slow
-def test_the_demo_proposes_what_follows(here: Path) -> None:
+def test_the_demo_proposes_next_commands(here: Path) -> None:
     printed = run_here(here, "demo", "--slots", "2", "--set", "tuner.max_steps=1")
     assert printed.startswith("Best: trial ") and (here / ".stagetree").is_dir()
     assert all(command in printed.partition("\nNext:\n")[2] for command in NEXT)

@@ -37,21 +37,21 @@ def study(slots: int = 4, **fields: Any) -> Json:
     return examples.STUDY | {"progress": shown, "counts": counts, "best": best, "waits": ""} | fields
 
 
-def drawn(study: Json, width: int, height: int) -> list[str]:
+def render_view(study: Json, width: int, height: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     console.print(frame(study, height, width))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 12), (80, 24), (100, 8), (160, 50), (200, 60)])
-def test_it_fits(width: int, height: int) -> None:
-    shown = drawn(study(slots=16), width, height)
+def test_the_view_fits_the_terminal(width: int, height: int) -> None:
+    shown = render_view(study(slots=16), width, height)
     assert max(map(len, shown)) <= width
     assert len(shown) <= max(height, 10)
 
 
-def test_it_says_what_matters() -> None:
-    text = "\n".join(drawn(study(), 80, 24))
+def test_the_view_has_the_essential_lines() -> None:
+    text = "\n".join(render_view(study(), 80, 24))
     for part in (
         "about 0:02 left",
         "1/4",
@@ -66,20 +66,20 @@ def test_it_says_what_matters() -> None:
     assert "trial 3 and 1 more" in text and "bs 64  lr 0.1" in text
 
 
-def test_a_verification_is_told_from_training() -> None:
+def test_a_verification_is_distinguished_from_training() -> None:
     verified = examples.UNDER_WAY | {"proof": "whole"}
     of_another = verified | {"trials": [], "trial_count": 0}
-    text = "\n".join(drawn(study(progress=examples.PROGRESS | {"running": [verified, of_another]}), 120, 24))
+    text = "\n".join(render_view(study(progress=examples.PROGRESS | {"running": [verified, of_another]}), 120, 24))
     assert "verifies 2 trials" in text and "verification" in text and "another study's" not in text
 
 
-def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
+def test_only_a_long_configuration_is_cut_at_80_columns() -> None:
     """Of 40 trials under ASHA, with failures, rungs and steps that were repeated."""
     cost = examples.STUDY["cost"] | {"saved_by_sharing": 0.54, "saved_by_stopping": 0.98, "repeated": 12, "retried": 9}
     trials = {"done": 26, "resting": 19, "expected": 40}
     progress = study()["progress"] | {"trials": trials, "steps": {"done": 133, "expected": 260}}
     counts = {"failed": 3, "running": 4, "waiting": 10, "completed": 23, "pruned": 0, "cancelled": 0}
-    shown = drawn(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
+    shown = render_view(study(tuner="asha", cost=cost, counts=counts, progress=progress), 80, 24)
     assert shown[1].endswith("26/40  3 failed  4 running  10 waiting  19 at rungs")
     assert shown[2].rstrip().endswith("133/about 260 unique  51%")
     said = "saved   54% by sharing, 98% by early stopping   12 repeated, 9 retried"
@@ -88,17 +88,17 @@ def test_nothing_but_a_long_configuration_is_cut_at_80_columns() -> None:
 
 
 def test_a_narrow_terminal_has_words_instead_of_bars() -> None:
-    shown = drawn(study(), 40, 12)
+    shown = render_view(study(), 40, 12)
     assert shown[1] == f"{'trials  1/4  2 failed  2 running  1 wait':.39}…"
     assert "cpu3" in shown[-1]  # and lines for every slot, as far as there is room
 
 
-def test_before_anything_is_asked_for() -> None:
+def test_the_view_before_the_first_request() -> None:
     nothing = examples.PROGRESS | {"steps": {"done": 0, "expected": 0}, "running": [], "seconds_left": None}
-    assert "none asked for yet" in drawn(study(progress=nothing), 80, 24)[2]
+    assert "none asked for yet" in render_view(study(progress=nothing), 80, 24)[2]
 
 
-def test_trials_that_may_go_on_are_said_to_be_tried() -> None:
+def test_trials_that_may_be_promoted_count_as_tried() -> None:
     """It said 9/12 trials, and then 8/12, when ASHA sent one on."""
     trials = {"done": 23, "resting": 9, "expected": 40}
     said = headline(study(progress=study()["progress"] | {"trials": trials}))
@@ -106,13 +106,13 @@ def test_trials_that_may_go_on_are_said_to_be_tried() -> None:
     assert "1/4 trials" in headline(study()) and "tried" not in headline(study())
 
 
-def test_slots_that_have_no_room_are_counted() -> None:
-    assert "more slots" in drawn(study(slots=40), 80, 24)[-1]
+def test_slots_beyond_the_screen_are_counted() -> None:
+    assert "more slots" in render_view(study(slots=40), 80, 24)[-1]
 
 
-def test_names_of_others_do_nothing_to_the_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     wicked = study(metric="\x1b[2Jacc\udc80", study="x-1")
-    assert "\x1b" not in "\n".join(drawn(wicked, 80, 24))
+    assert "\x1b" not in "\n".join(render_view(wicked, 80, 24))
     assert "\x1b" not in headline(wicked)
 
 
@@ -126,7 +126,7 @@ def test_names_of_others_do_nothing_to_the_terminal() -> None:
         ({"TERM": "xterm"}, (False, True), Show.quiet),
     ],
 )
-def test_how_it_is_shown(
+def test_the_kind_of_view_depends_on_the_output(
     environment: dict[str, str], options: tuple[bool, bool], shown: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TERM", "CI"):
@@ -137,7 +137,9 @@ def test_how_it_is_shown(
     assert choose_display(*options) is shown
 
 
-def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_printed_less_often_over_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A study of ten hours printed 7,200 lines."""
     now = iter(range(0, 10**6, 1))
     monkeypatch.setattr(watch.time, "monotonic", lambda: float(next(now)))
@@ -148,7 +150,7 @@ def test_lines_get_rarer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "0/36000 unique steps" in said[0]
 
 
-def test_the_steps_of_a_study_under_way_say_which_they_are() -> None:
+def test_the_steps_of_a_running_study_are_labelled() -> None:
     """Beside a preview's 63 and 46 they were 49, and then others, without a word."""
     assert " · 82/about 104 unique steps · " in headline(study())
     assert " · 82/104 unique steps · " in headline(study(state="completed"))
@@ -157,7 +159,7 @@ def test_the_steps_of_a_study_under_way_say_which_they_are() -> None:
     assert " · 82/about 104 unique steps · " in headline(study(**none_yet)), "no trial has begun: it is a forecast"
 
 
-def test_a_terminal_without_a_middle_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_a_middle_dot_gets_another_separator(monkeypatch: pytest.MonkeyPatch) -> None:
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stderr", ascii_only)
     headline(study()).encode("ascii")
@@ -176,7 +178,7 @@ class Restarted:
         return {"study": study, "state": "completed", "progress": {"seconds_left": None}}
 
 
-def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_waits_for_a_restarting_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
     server: Any = Restarted(away=5)
     assert watch.follow(server, "x", Show.quiet)["state"] == "completed"
@@ -235,7 +237,7 @@ class NotWell:
         raise ProblemError(503, "Service Unavailable", f"Not ready: database: {FULL}")
 
 
-def test_the_time_left_does_not_flip_with_the_slots_at_work() -> None:
+def test_the_time_left_does_not_jump_with_the_busy_slots() -> None:
     """It said 1:51, 0:54, nothing, 1:55 and 0:55, as one or two slots were between stages."""
     now = [0.0]
     left = TimeLeft(clock=lambda: now[0])
@@ -249,7 +251,7 @@ def test_the_time_left_does_not_flip_with_the_slots_at_work() -> None:
     assert TimeLeft().next(None) is None
 
 
-def test_a_study_that_stands_still_says_why() -> None:
+def test_a_waiting_study_shows_the_reason() -> None:
     """The view stood still, and only the logs of the slots told why the study did."""
     now, server = [0.0], NotWell()
     standstill = Standstill(server, clock=lambda: now[0])  # type: ignore[arg-type]
@@ -262,14 +264,14 @@ def test_a_study_that_stands_still_says_why() -> None:
     assert standstill.reason(moved) == ""
 
 
-def test_why_it_stands_still_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_for_waiting_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     waits = study(waits=f"Not ready: database: {FULL}")
-    assert "database or disk is full." in " ".join(" ".join(drawn(waits, 80, 24)).split())
+    assert "database or disk is full." in " ".join(" ".join(render_view(waits, 80, 24)).split())
     lines(iter([waits, waits, study(), waits]))
     assert capsys.readouterr().err.count(f"stands still: Not ready: database: {FULL}") == 2
 
 
-def test_what_a_slot_waits_for_is_said_at_once_and_asked_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_note_of_a_slot_is_shown_without_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     text = "slot gpu0: waits for the store: checkpoint a/b is not there"
     server = NotWell()
     standstill = Standstill(server, clock=lambda: 0.0)  # type: ignore[arg-type]
@@ -277,10 +279,10 @@ def test_what_a_slot_waits_for_is_said_at_once_and_asked_of_nobody(capsys: pytes
     assert standstill.reason(held_up) == text and standstill.reason(study()) == "" and not server.asked
     lines(iter([study(waits=text)]))
     assert f": {text}\n" in capsys.readouterr().err
-    assert text in " ".join(" ".join(drawn(study(waits=text), 80, 24)).split())
+    assert text in " ".join(" ".join(render_view(study(waits=text), 80, 24)).split())
 
 
-def test_a_store_is_asked_nothing(tmp_path: Path) -> None:
+def test_a_store_without_a_server_is_not_asked(tmp_path: Path) -> None:
     Database(f"sqlite:///{tmp_path}/stagetree.db").create()
     with Store(tmp_path) as store:
         now = iter([0.0, 0.0, 11.0])

@@ -35,7 +35,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_what_a_run_found_is_here_afterwards(stagetree: Stagetree, here: Path, write: Write) -> None:
+def test_results_of_a_run_are_readable_afterwards(stagetree: Stagetree, here: Path, write: Write) -> None:
     ran = stagetree("run", write(grid("kept")), "--slots", 1, "--trainers", TOYS[0], "-o", "json")
     assert ran.code == 0
     assert "Kept in .stagetree (" in ran.err and "stagetree trials last" in ran.err
@@ -74,7 +74,7 @@ print([each for each in ("fastapi", "starlette", "uvicorn") if each in sys.modul
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_a_study_that_nobody_trains_is_not_listed_as_running(
+def test_an_interrupted_study_is_not_listed_as_running(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:
     """After Ctrl-C it was running for ever."""
@@ -130,7 +130,7 @@ def test_ctrl_c_in_a_check_has_no_traceback(here: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_nobody_waits_for_a_study_that_nobody_runs(
+def test_wait_fails_for_a_study_without_a_stack(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:
     study = make_store(here / ".stagetree")
@@ -144,7 +144,7 @@ def test_nobody_waits_for_a_study_that_nobody_runs(
 
 
 @pytest.mark.slow
-def test_what_is_kept_can_be_deleted(
+def test_checkpoints_and_studies_can_be_deleted(
     stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checkpoints down to a budget, but the promised ones; then the study, with everything that it alone used."""
@@ -202,7 +202,7 @@ def test_what_is_kept_can_be_deleted(
     assert again.json["best"] == ran.json["best"]  # the measurements stay on record
 
 
-def test_a_study_under_way_is_not_deleted(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
+def test_a_running_study_is_not_deleted(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
     study = make_store(here / ".stagetree")
     said = stagetree("delete", study, "--yes")
     assert (said.code, said.err) == (4, f"stagetree: study {study} is running: cancel it before it is deleted\n")
@@ -326,7 +326,7 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
 
 
 @pytest.mark.slow
-def test_a_trainer_that_was_changed_begins_a_new_study(stagetree: Stagetree, here: Path, write: Write) -> None:
+def test_a_changed_trainer_begins_a_new_study(stagetree: Stagetree, here: Path, write: Write) -> None:
     """The same command resumed the old one, which waited for ever for a version that no slot had."""
     file, text = here / "brittle.py", BRITTLE.format(folder=here)
     file.write_text(text)
@@ -369,7 +369,7 @@ def test_a_study_that_ends_while_it_is_resumed_shows_its_result(
 
 
 @pytest.mark.parametrize("command", ["trials last", "events last", "weights last", "gc"])
-def test_a_log_that_this_version_cannot_read(
+def test_a_log_of_a_newer_version(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], command: str
 ) -> None:
     """A newer one had written to it: each command ended with a traceback."""
@@ -430,7 +430,7 @@ def _say_schema(number: str) -> None:
         session.connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{number}'")
 
 
-def test_the_list_says_what_studies_begin_from_where_one_does(
+def test_the_list_has_a_column_for_begin_from_when_used(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:
     study = make_store(here / ".stagetree")
@@ -444,7 +444,7 @@ def test_the_list_says_what_studies_begin_from_where_one_does(
 
 
 @pytest.mark.slow
-def test_suggestions_are_listed_and_withdrawn_where_the_study_is(
+def test_enqueued_trials_are_listed_and_withdrawn_in_a_local_store(
     stagetree: Stagetree, here: Path, write: Write
 ) -> None:
     """Of a study whose budget ended it: one that its tuner took up, and one that waits."""

@@ -147,7 +147,7 @@ def test_a_mistake_on_the_command_line(
 
 
 @pytest.mark.slow
-def test_an_afternoon(here: Path) -> None:
+def test_the_mistakes_of_an_afternoon_are_answered(here: Path) -> None:
     """A study, a trial that it does not have, a changed trainer, and a study that failed its check."""
     run = "run", "study.yaml", "--slots", "1"
     assert typed(*run).returncode == 0

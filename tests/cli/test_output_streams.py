@@ -24,7 +24,9 @@ def store(tmp_path: Path, make_store: Callable[..., str]) -> Path:
     return tmp_path / "store"
 
 
-def listed(store: Path, *options: str, redirection: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def list_in_shell(
+    store: Path, *options: str, redirection: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`stagetree studies` in a shell."""
     command = f"{sys.executable} -P -m stagetree studies --dir {store} {' '.join(options)} {redirection}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
@@ -32,33 +34,33 @@ def listed(store: Path, *options: str, redirection: str = "", **environment: str
 
 
 @pytest.mark.slow
-def test_what_a_terminal_cannot_show_is_spelled_out(store: Path) -> None:
+def test_characters_that_a_terminal_cannot_show_are_replaced(store: Path) -> None:
     """It ended with a traceback."""
-    said = listed(store, **PLAIN)
+    said = list_in_shell(store, **PLAIN)
     assert (said.returncode, said.stderr) == (0, "")
     assert r"stud\xe9 \u2603" in said.stdout
-    said = listed(store, "-o", "json", **PLAIN)
+    said = list_in_shell(store, "-o", "json", **PLAIN)
     assert said.stdout.isascii() and json.loads(said.stdout)[0]["name"] == NAME
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-o", "csv"), ("-o", "json")])
-def test_a_disk_that_is_full(store: Path, options: tuple[str, ...]) -> None:
+def test_a_full_disk_is_a_sentence(store: Path, options: tuple[str, ...]) -> None:
     """It ended with a traceback, here and once more at the end of the interpreter."""
-    said = listed(store, *options, redirection="> /dev/full")
+    said = list_in_shell(store, *options, redirection="> /dev/full")
     assert (said.returncode, said.stderr) == (1, "stagetree: No space left on device\n")
 
 
 @pytest.mark.slow
-def test_streams_that_are_closed(store: Path) -> None:
-    assert listed(store, redirection=">&-").stderr == ""
-    said = listed(store, "-o", "json", redirection="2>&-")
+def test_closed_streams(store: Path) -> None:
+    assert list_in_shell(store, redirection=">&-").stderr == ""
+    said = list_in_shell(store, "-o", "json", redirection="2>&-")
     assert said.returncode == 0 and json.loads(said.stdout)[0]["name"] == NAME
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_seen_enough(store: Path) -> None:
-    said = listed(store, redirection="| true")
+def test_a_reader_that_closes_the_pipe(store: Path) -> None:
+    said = list_in_shell(store, redirection="| true")
     assert said.stderr == ""
 
 

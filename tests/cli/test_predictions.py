@@ -34,7 +34,7 @@ def pop(**fields: Any) -> Simulator:
     return simulator(spec(tuner, space={"end": ENDS}, merge=False, **shown), slots=2, measure=rising)
 
 
-def stored(folder: Path, world: Simulator) -> tuple[Path, Study]:
+def store_study(folder: Path, world: Simulator) -> tuple[Path, Study]:
     """A store with the study as it stands, and the study."""
     database = Database(f"sqlite:///{folder / 'stagetree.db'}")
     database.create()
@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> tuple[Path, Study]:
     world = pop()
     for _ in range(20):
         assert world.advance(), "the study is not over"
-    return stored(tmp_path, world)
+    return store_study(tmp_path, world)
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_a_study_that_its_tuner_ended_says_why(
 ) -> None:
     world = pop(**fields)
     world.run()
-    folder, _ = stored(tmp_path, world)
+    folder, _ = store_study(tmp_path, world)
     found = stagetree("watch", STUDY, "--dir", folder)
     ended = [line for line in found.out.splitlines() if line.startswith("ended")]
     assert found.code == 0 and len(ended) == (said is not None)
@@ -112,6 +112,6 @@ def test_replay_says_the_rung_of_a_stopping_rule_once(stagetree: Stagetree, tmp_
     tuner = {"kind": "median", "num_trials": 8, "max_steps": 8, "interval": 2, "min_trials": 2}
     world = simulator(spec(tuner), slots=2)
     world.run()
-    folder, _ = stored(tmp_path, world)
+    folder, _ = store_study(tmp_path, world)
     lines = [line for line in stagetree("replay", STUDY, "--dir", folder).out.splitlines() if "rung" in line]
     assert lines and all(line.count("rung") == 1 for line in lines)

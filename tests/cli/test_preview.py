@@ -17,7 +17,7 @@ Write = Callable[[Any], Path]
 
 
 @pytest.mark.parametrize(("error", "off"), [(0.08, "8% off"), (2.5, "off by more than itself")])
-def test_a_preview_says_how_far_its_time_is_to_be_trusted(error: float, off: str) -> None:
+def test_a_preview_gives_the_error_of_its_time(error: float, off: str) -> None:
     time = {"slot_seconds": 5000.0, "makespan_seconds": 2500.0, "error": error, "settings": 12}
     how = f"steps of 12 settings were measured here, an estimate is {off} (median)"
     assert time_text(time, 2) == f"about 83 min of slot time, 42 min on 2 slots; {how}"
@@ -42,7 +42,7 @@ def test_preview_says_that_its_results_are_equal(stagetree: Stagetree, write: Wr
     assert "a guess, as if all results were equal: in a run they are not, and its numbers are others" in said.out
 
 
-def test_preview_refuses_a_trainer_that_is_in_no_file_that_is_named(stagetree: Stagetree, write: Write) -> None:
+def test_preview_refuses_a_trainer_in_none_of_the_named_files(stagetree: Stagetree, write: Write) -> None:
     """It said that another file can be named."""
     said = stagetree("preview", write(grid("preview", trainer="toi")), "--trainers", TOYS[0])
     assert said.code == 2 and "trainer: is in none of the files that are named" in said.err
@@ -67,7 +67,7 @@ class Reader(Trainer):
 """
 
 
-def test_preview_says_which_files_inputs_should_name(
+def test_preview_names_undeclared_inputs(
     stagetree: Stagetree, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial of a file that was changed since was given the results of the file before, and nothing said so."""
@@ -89,7 +89,7 @@ def test_preview_says_which_files_inputs_should_name(
     assert gone in said.json["advice"]
 
 
-def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
+def test_preview_checks_the_names_that_a_script_reads(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     """It did not look into scripts: misspelt names showed up when they ran."""
     (tmp_path / "owned.py").write_text(LOOP)
     named = ("--trainers", str(tmp_path / "owned.py"))
@@ -116,9 +116,7 @@ def test_preview_looks_at_what_a_script_takes_and_reads(stagetree: Stagetree, wr
     )
 
 
-def test_preview_looks_at_the_arguments_of_a_trainer_that_is_named(
-    stagetree: Stagetree, write: Write, tmp_path: Path
-) -> None:
+def test_preview_checks_the_arguments_of_a_named_trainer(stagetree: Stagetree, write: Write, tmp_path: Path) -> None:
     file = tmp_path / "elsewhere" / "mine.py"
     file.parent.mkdir()
     file.write_text("""from stagetree import Trainer

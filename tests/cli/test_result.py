@@ -17,7 +17,7 @@ from stagetree.text import mark_sentence, mark_word, rank_text
 TORCH = "2 stages resumed under another torch (2.13.0 after 2.12.0)"
 
 
-def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_inexact_study_shows_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"not_exact": [TORCH, "1 stage used put_\x1b[2J"], "notes": []})
     said = capsys.readouterr().out.splitlines()
     assert said[-2:] == [f"not exact: {TORCH}", "not exact: 1 stage used put_\\x1b[2J"]
@@ -31,7 +31,7 @@ def test_a_study_says_why_it_is_not_exact(capsys: pytest.CaptureFixture[str]) ->
     assert f"exact   {STUDY['exactness']['text']}" in lines, "packs are not audited"
 
 
-def test_a_mark_stands_in_the_table_and_beside_the_winner(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mark_is_in_the_table_and_beside_the_winner(capsys: pytest.CaptureFixture[str]) -> None:
     mark = "unchecked: it resumed from the state of step 20, which was not compared"
     trials = [trial | {"exactness": mark} for trial in STUDY["trials"]]
     print_result(STUDY | {"trials": trials, "notes": []})
@@ -55,7 +55,7 @@ def test_a_mark_in_a_word_and_as_a_sentence(mark: str, word: str, sentence: str)
     assert not sentence or mark_sentence("Its value", mark) == sentence
 
 
-def test_what_came_of_it_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_outcome_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY)
     assert capsys.readouterr().out.startswith(STUDY["story"]["lines"][0] + "\n\ntrial")
 
@@ -72,12 +72,12 @@ def test_a_summary_has_at_most_twelve_lines(capsys: pytest.CaptureFixture[str], 
     assert extras < 20 or lines[-1].endswith(f"more lines: stagetree watch {STUDY['study']} -o json")
 
 
-def test_so_does_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_outcome_of_a_trial_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     print_trial("digits", TRIAL_DETAIL | {"not_exact": [TORCH], "exactness": TORCH})
     assert f"exact     {TORCH}" in capsys.readouterr().out.splitlines()
 
 
-def test_a_trial_says_why_it_was_promoted_or_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trial_shows_why_it_was_promoted_or_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     print_trial("digits", TRIAL_DETAIL | {"decisions": ["asked for step 9: rank 1 of 3", "pruned after step 9"]})
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("why")] == [
@@ -101,7 +101,7 @@ def test_a_trial_says_why_it_was_promoted_or_stopped(capsys: pytest.CaptureFixtu
         ({"by": "tuner", "hunch": 0.123456}, "by the tuner, hunch 0.1235"),
     ],
 )
-def test_a_trial_says_in_words_why_it_was_started(
+def test_a_trial_shows_why_it_was_started(
     capsys: pytest.CaptureFixture[str], reason: dict[str, Any], said: str
 ) -> None:
     """It was the record as it is: by tuner  rung 0."""
@@ -109,13 +109,13 @@ def test_a_trial_says_in_words_why_it_was_started(
     assert f"started   {said}" in capsys.readouterr().out.splitlines()
 
 
-def test_of_what_is_exact_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exact_study_has_no_line_about_exactness(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"not_exact": []})
     print_trial("digits", TRIAL_DETAIL)
     assert "not exact" not in capsys.readouterr().out
 
 
-def test_notes_are_printed_with_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_are_printed_with_their_trial(capsys: pytest.CaptureFixture[str]) -> None:
     note = {"event": 9, "time": 0.0, "trial": None, "text": "two\nlines"}
     print_result(STUDY | {"notes": [note, note | {"trial": 3, "text": "diverges"}], "not_exact": []})
     assert "note    two lines\nnote    trial 3: diverges\n" in capsys.readouterr().out
@@ -124,9 +124,7 @@ def test_notes_are_printed_with_what_they_are_about(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(("steps", "says"), [(1, ""), (40, ", about 0:27 of slot time")])
-def test_slot_time_of_less_than_a_second_is_not_worth_a_word(
-    capsys: pytest.CaptureFixture[str], steps: int, says: str
-) -> None:
+def test_slot_time_below_a_second_is_not_printed(capsys: pytest.CaptureFixture[str], steps: int, says: str) -> None:
     cost = STUDY["cost"] | {"alone": 2 * steps, "run": steps, "shared": steps, "spared": steps, "taken": 2 * steps}
     cost |= {"saved_by_sharing": 0.5}
     story = STUDY["story"] | {"seconds_by_sharing": 2 / 3 * steps}
@@ -146,7 +144,7 @@ def test_sharing_and_early_stopping_are_never_one_number(capsys: pytest.CaptureF
     assert "99%" not in said
 
 
-def test_of_a_study_that_trained_nothing_only_the_error_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_untrained_study_shows_only_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     """It was the last of ten lines of zeros, below an empty place for the best trials."""
     cost = STUDY["cost"] | {"run": 0, "known": 0}
     failed = {"state": "failed", "best": None, "error": "there is no val_ac", "cost": cost, "trials": [], "notes": []}
@@ -157,7 +155,7 @@ def test_of_a_study_that_trained_nothing_only_the_error_is_said(capsys: pytest.C
     assert capsys.readouterr().out.startswith("error   there is no val_ac\n\nNo trial.\n\nsteps "), "the error first"
 
 
-def test_what_was_printed_in_a_failed_check_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_a_failed_check_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     study = STUDY | {"failed_check": 3}
     print_check_output(study, "--- check at node 1, steps 0 to 2\nlr is missing\n", " --dir there")
     [head, line] = capsys.readouterr().out.strip().splitlines()
@@ -174,12 +172,12 @@ def test_what_was_printed_in_a_failed_check_is_shown(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("cut", "words"), [(1, "the best one is promoted"), (3, "the best 3 are promoted"), (None, "")]
 )
-def test_how_many_are_promoted_is_said_in_correct_english(cut: int | None, words: str) -> None:
+def test_the_number_of_promotions_is_in_correct_english(cut: int | None, words: str) -> None:
     reason = {"rank": 1, "of": 3} | ({} if cut is None else {"cut": cut})
     assert rank_text(reason) == ", ".join(filter(None, ["rank 1 of 3", words]))
 
 
-def test_steps_that_were_only_compared_are_not_among_those_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verification_steps_are_not_counted_as_run(capsys: pytest.CaptureFixture[str]) -> None:
     """They were in the slot time, and nowhere else."""
     said = f" = {STUDY['cost']['run']} run, and 7 verification steps\n"
     print_result(STUDY)
@@ -188,7 +186,7 @@ def test_steps_that_were_only_compared_are_not_among_those_run(capsys: pytest.Ca
     assert "verification steps" not in capsys.readouterr().out
 
 
-def test_what_was_trained_again_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_steps_have_their_reason(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(STUDY | {"cost": STUDY["cost"] | {"repeated": 3, "retried": 45, "lost": 7}, "notes": []})
     said = capsys.readouterr().out
     assert " + 45 retried after errors " in said and " + 7 lost with a worker " in said
@@ -207,7 +205,7 @@ FAILED: dict[str, Any] = {
 }
 
 
-def test_the_traceback_of_a_failed_trial_stands_under_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_traceback_of_a_failed_trial_is_under_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     print_trial("digits", TRIAL_DETAIL | {"standing": "ValueError, after step 3", "trained": 3, "failure": FAILED})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "trial     3 of digits: ValueError, after step 3"
@@ -233,9 +231,7 @@ def test_equal_failures_are_one_line(capsys: pytest.CaptureFixture[str]) -> None
         ("cancelled", True, 0, False, 1),
     ],
 )
-def test_a_script_sees_failed_trials_where_it_asks(
-    state: str, has_best: bool, failed: int, is_strict: bool, code: int
-) -> None:
+def test_scripts_can_request_failed_trials(state: str, has_best: bool, failed: int, is_strict: bool, code: int) -> None:
     study = {"state": state, "best": {} if not has_best else {"trial": 0}, "counts": {"failed": failed}}
     assert study_exit_code(study, is_strict=is_strict) == code
 
@@ -246,7 +242,7 @@ def test_an_event_in_a_line_names_the_first_trial_and_the_first_stage() -> None:
     assert brief({"trial": None, "text": "diverges", "steps": 0}) == "text=diverges"
 
 
-def test_hyper_parameters_stand_further_apart_than_their_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hyper_parameters_are_separated_by_two_spaces(capsys: pytest.CaptureFixture[str]) -> None:
     print_trial("digits", TRIAL_DETAIL | {"hp": {"lr": {"family": "warmup", "steps": 5, "then": 0.1}, "note": "a\n b"}})
     assert "values    lr=warmup(steps=5, then=0.1)  note=a b\n" in capsys.readouterr().out
 
@@ -254,7 +250,7 @@ def test_hyper_parameters_stand_further_apart_than_their_words(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("value", "best_of_longest", "says"), [("last", 2, True), ("best", 2, False), ("last", 54, False)]
 )
-def test_a_study_whose_longest_trials_grew_worse_says_so(value: str, best_of_longest: int, says: bool) -> None:
+def test_worsening_of_the_longest_trials_is_reported(value: str, best_of_longest: int, says: bool) -> None:
     last, best = {"step": 54, "value": 47.0}, {"step": best_of_longest, "value": 41.0}
     trials = [{"trial": 8, "trained": 54, "last": last, "best": best}, {"trial": 1, "trained": 6, "last": None}]
     study = {"value": value, "metric": "mae", "best": {"steps": 6}, "trials": trials}
@@ -272,7 +268,7 @@ def test_a_study_whose_longest_trials_grew_worse_says_so(value: str, best_of_lon
         (31, None, ["31 of 40 results at step 4 are equal, so promotions among them are by number: "]),
     ],
 )
-def test_a_study_whose_results_are_mostly_equal_says_so(tied: int, ties: str | None, advice: list[str]) -> None:
+def test_mostly_equal_results_are_reported(tied: int, ties: str | None, advice: list[str]) -> None:
     """At the first such rung, with what tells trials apart."""
     rungs = [{"steps": 2, "arrived": 80, "tied": 9}, {"steps": 4, "arrived": 40, "tied": tied}]
     study = {

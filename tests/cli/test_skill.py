@@ -37,7 +37,7 @@ def test_a_file_of_others_is_not_overwritten(here: Path, stagetree: Stagetree) -
     assert (here / "AGENTS.md").read_text() == "# Mine\n"
 
 
-def test_the_skill_names_what_there_is() -> None:
+def test_the_skill_names_existing_commands() -> None:
     text = TEXT.read_text()
     assert set(TOOLS) <= set(re.findall(r"`(\w+)`", text))
     commands = get_command(cli).commands  # type: ignore[attr-defined]

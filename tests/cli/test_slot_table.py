@@ -25,7 +25,7 @@ SLOT: Json = {
 
 
 @pytest.mark.parametrize("note", [None, "reads the input /mnt/data for 12 s"])
-def test_a_slot_that_waits_says_for_what(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, note: str) -> None:
+def test_a_waiting_slot_shows_its_note(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, note: str) -> None:
     """Its note was in the JSON alone."""
 
     @contextmanager
@@ -38,7 +38,7 @@ def test_a_slot_that_waits_says_for_what(stagetree: Stagetree, monkeypatch: pyte
     assert second.endswith(note or "-") and first.endswith("-")
 
 
-def test_a_verification_is_told_from_training() -> None:
+def test_a_verification_is_distinguished_from_training() -> None:
     stage = {"node": "n", "start": 0, "end": 8, "step": 3}
     told = [slots.slot_row(SLOT | {"stage": stage | {"proof": proof}})[-1] for proof in (None, "whole")]
     assert told == ["3 of 0 to 8", "3 of 0 to 8, verification"]

@@ -64,7 +64,7 @@ def test_tasks_that_share_the_gpus_of_a_job_are_shares_of_them() -> None:
         ("GPU-a1b2,GPU-c3d4", ["node7-42-0-gpu0", "node7-42-1-gpu1"]),
     ],
 )
-def test_gpus_that_slurm_does_not_manage_are_those_that_cuda_sees(visible: str, queues: list[str]) -> None:
+def test_unmanaged_gpus_are_taken_from_cuda(visible: str, queues: list[str]) -> None:
     """Such a task was a slot on the CPU, and trained there for hours."""
     tasks = [{**TASK, "CUDA_VISIBLE_DEVICES": visible, "SLURM_LOCALID": str(local)} for local in range(2)]
     assert [task_queue(task) for task in tasks] == queues
@@ -80,7 +80,9 @@ def test_a_task_that_asked_for_a_gpu_is_never_a_slot_on_the_cpu(
     assert said.err.startswith("stagetree: slurm: task 1 of node7 sees no GPU, though the job asked for some")
 
 
-def test_outside_of_a_job_it_is_said_how_to_make_one(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_job_the_message_says_how_to_submit_one(
+    stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     said = stagetree("worker", "slurm")
     assert said.code == 2
@@ -97,7 +99,7 @@ def test_a_task_without_a_gpu_of_its_own_is_refused(stagetree: Stagetree, monkey
     )
 
 
-def test_what_the_page_proposes_makes_a_script(stagetree: Stagetree) -> None:
+def test_the_options_of_the_guide_make_a_script(stagetree: Stagetree) -> None:
     page = (ROOT / "docs" / "slurm-and-kubernetes.md").read_text()
     (command,) = re.findall(r"^stagetree (workers .*) > workers.sh$", page, re.MULTILINE)
     said = stagetree(*command.split())
@@ -105,7 +107,7 @@ def test_what_the_page_proposes_makes_a_script(stagetree: Stagetree) -> None:
 
 
 @pytest.mark.parametrize(("gpus", "tasks", "line"), [(8, 8, True), (0, 1, False)])
-def test_the_script_is_one_that_bash_and_sbatch_read(stagetree: Stagetree, gpus: int, tasks: int, line: bool) -> None:
+def test_bash_and_sbatch_accept_the_script(stagetree: Stagetree, gpus: int, tasks: int, line: bool) -> None:
     script = stagetree("workers", "--slurm", "--nodes", 2, "--gpus-per-node", gpus).out
     options = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
     assert {"--nodes=2", f"--ntasks-per-node={tasks}", "--signal=B:USR1@120"} <= {*options}
@@ -115,7 +117,7 @@ def test_the_script_is_one_that_bash_and_sbatch_read(stagetree: Stagetree, gpus:
     assert bash("-n", script=script).returncode == 0
 
 
-def test_tasks_that_share_gpus_see_all_those_of_the_job(stagetree: Stagetree) -> None:
+def test_tasks_that_share_gpus_see_all_gpus_of_the_job(stagetree: Stagetree) -> None:
     script = stagetree("workers", "--slurm", "--gpus-per-node", 4, "--slots-per-gpu", 3).out
     assert "#SBATCH --ntasks-per-node=12\n#SBATCH --gpus-per-node=4\n" in script and "gpus-per-task" not in script
     assert "export STAGETREE_SLOTS_PER_GPU=3\n" in script
@@ -148,7 +150,7 @@ def test_lines_come_before_the_workers(stagetree: Stagetree, tmp_path: Path) -> 
     assert (ran.stdout, ran.returncode) == ("a b and a b\n", 0)
 
 
-def test_the_script_ends_as_its_workers_do(stagetree: Stagetree, tmp_path: Path) -> None:
+def test_the_script_exits_like_its_workers(stagetree: Stagetree, tmp_path: Path) -> None:
     """It is Slurm that has jobs come back which fail."""
     srun = tmp_path / "srun"
     srun.write_text("#!/bin/bash\nexit 7\n")
@@ -167,7 +169,7 @@ def other_settings() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("wanted", "have", "jobs"), [(17, "", 3), (17, "1\n1\n", 1), (16, "2\n", 0), (0, "", 0), (900, "1\n", 3)]
 )
-def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, wanted: int, have: str, jobs: int) -> None:
+def test_jobs_are_submitted_for_the_available_work(tmp_path: Path, wanted: int, have: str, jobs: int) -> None:
     for name, does in {
         "curl": f"""echo "$@" > asked; echo '{{"busy": 0, "more": 1, "wanted":{wanted},"idle": ["gpu7"]}}'""",
         "squeue": f"printf '{have}'",
@@ -189,7 +191,7 @@ def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, wanted:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("other_settings")
-def test_workers_are_wanted_while_a_study_runs_and_while_nobody_knows(
+def test_workers_are_needed_while_a_study_runs_or_the_demand_is_unknown(
     stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> None:
     monkeypatch.setenv("STAGETREE_DATABASE_URL", database.url.render_as_string(hide_password=False))
@@ -208,6 +210,6 @@ def test_workers_are_wanted_while_a_study_runs_and_while_nobody_knows(
     assert said.code == 0 and said.err.startswith("stagetree: a study may run: The database")
 
 
-def test_it_is_said_for_what_there_is_a_script(stagetree: Stagetree) -> None:
+def test_an_unknown_cluster_is_refused_with_the_known_ones(stagetree: Stagetree) -> None:
     said = stagetree("workers")
     assert (said.code, said.out, said.err) == (2, "", "stagetree: add --slurm: the script is for a Slurm job\n")

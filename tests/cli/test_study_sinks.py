@@ -29,7 +29,7 @@ from stagetree.sinks.tensorboard import FILE
 RUNS = "tensorboard:runs"
 
 
-def written(folder: Path, study: str) -> dict[str, list[Any]]:
+def written_rows(folder: Path, study: str) -> dict[str, list[Any]]:
     """All rows of each trial's run, in any order."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -43,10 +43,10 @@ def _values(events: Iterable[Any]) -> Iterator[tuple[str, int, str]]:
         yield from ((value.tag, event.step, str(value.tensor)) for value in event.summary.value)
 
 
-def written_alone(service: Service, study: str, folder: Path) -> dict[str, list[Any]]:
+def reference_rows(service: Service, study: str, folder: Path) -> dict[str, list[Any]]:
     """What one that was never ended writes of a study that is over."""
     follow(service.client, study, [open_sink(f"tensorboard:{folder}")])
-    return written(folder, study)
+    return written_rows(folder, study)
 
 
 def is_complete(folder: Path, study: str) -> bool:
@@ -67,9 +67,7 @@ def process(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_misses_nothing(
-    stack: Service, here: Path
-) -> None:
+def test_a_killed_and_restarted_process_writes_everything_once(stack: Service, here: Path) -> None:
     study = stack.submit(grid("sinks-killed", seconds=0.2, sinks=[RUNS]))
     noted = ledger_path(here / "runs", study)
     stack.wait_for_step(study, 3)
@@ -83,11 +81,11 @@ def test_a_process_that_was_killed_and_started_again_writes_nothing_twice_and_mi
         wait_for("all written", lambda: is_complete(here / "runs", study))
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE) == 128 + signal.SIGTERM
-    assert written(here / "runs", study) == written_alone(stack, study, here / "alone")
+    assert written_rows(here / "runs", study) == reference_rows(stack, study, here / "alone")
 
 
 @pytest.mark.slow
-def test_a_process_that_is_asked_to_end_waits_for_no_study_that_rests(stack: Service, here: Path) -> None:
+def test_a_signalled_process_does_not_wait_for_a_paused_study(stack: Service, here: Path) -> None:
     study = stack.submit(trials("sinks-rest", ({}, 4000), seconds=0.05, sinks=[RUNS]))
     stack.wait_for_step(study, 3)
     stack.client.pause(study)
@@ -103,13 +101,13 @@ def test_a_process_that_is_asked_to_end_waits_for_no_study_that_rests(stack: Ser
 
 
 @pytest.mark.slow
-def test_a_run_has_written_all_when_it_ends(stagetree: Stagetree, here: Path) -> None:
+def test_a_run_has_written_everything_at_its_end(stagetree: Stagetree, here: Path) -> None:
     spec = trials("sinks-run", ({}, 3), ({"lr": 0.2}, 3), sinks=[RUNS])
     (here / "study.json").write_text(json.dumps(spec))
     ran = stagetree("run", "study.json", "--slots", 1, "--trainers", TOYS[0], "--no-check", "-o", "json")
     assert ran.code == 0
     assert is_complete(here / "runs", ran.json["study"])
-    assert sorted(written(here / "runs", ran.json["study"])) == [f"trial-{number}" for number in range(2)]
+    assert sorted(written_rows(here / "runs", ran.json["study"])) == [f"trial-{number}" for number in range(2)]
 
 
 @pytest.fixture
@@ -130,7 +128,7 @@ def join_followers() -> None:
 
 
 @pytest.mark.slow
-def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, here: Path, sinks: Any) -> None:
+def test_an_unavailable_sink_is_retried_and_ends_nothing(stack: Service, here: Path, sinks: Any) -> None:
     found, said = sinks
     (here / "runs").touch()
     study = stack.run(trials("sinks-away", ({}, 3), sinks=[RUNS, "tensorboard:others"]))["study"]
@@ -142,7 +140,7 @@ def test_a_sink_that_is_away_is_tried_again_and_ends_nothing(stack: Service, her
     assert f"{RUNS} lacks a part of {study}: stagetree watch {study} --sink {RUNS} sends the rest" in said()
     os.unlink(here / "runs")
     wait_for("the sink", lambda: is_complete(here / "runs", study))
-    assert written(here / "runs", study) == written(here / "others", study)
+    assert written_rows(here / "runs", study) == written_rows(here / "others", study)
 
 
 class StruckFor(Client):
@@ -159,7 +157,7 @@ class StruckFor(Client):
 
 
 @pytest.mark.slow
-def test_a_study_that_cannot_be_looked_at_holds_up_no_other(stack: Service, here: Path, sinks: Any) -> None:
+def test_an_unreadable_study_does_not_delay_others(stack: Service, here: Path, sinks: Any) -> None:
     found, _ = sinks
     other = stack.run(trials("sinks-beside", ({}, 3), sinks=[RUNS]))["study"]
     struck = stack.run(trials("sinks-struck", ({}, 3), sinks=[RUNS]))["study"]  # the newer one is listed first
@@ -188,7 +186,7 @@ def test_a_signal_that_comes_while_events_are_left_is_not_lost(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:
+def test_a_resumed_study_is_followed_again(stack: Service, here: Path, sinks: Any) -> None:
     (found, _), journal = sinks, here / "journal"
     drawn = {"space": {"lr": {"uniform": [0.1, 0.2]}}, "tuner": {"kind": "random", "num_trials": 1, "max_steps": 3}}
     spec = grid("sinks-reopened", sinks=[RUNS], runtime_args={"journal": str(journal)}, **drawn)
@@ -203,7 +201,7 @@ def test_a_study_that_goes_on_is_followed_again(stack: Service, here: Path, sink
         let_go()
         stack.wait(study)
         wait_for("the end", lambda: end_time(ledger_path(here / "runs", study)) not in (None, before))
-    assert sorted(written(here / "runs", study)) == ["trial-0", "trial-1"]
+    assert sorted(written_rows(here / "runs", study)) == ["trial-0", "trial-1"]
 
 
 class Surprising(SinkThread):
@@ -217,7 +215,7 @@ class Surprising(SinkThread):
             raise KeyError("a revision of another alembic")
 
 
-def test_a_sink_that_failed_once_is_waited_for_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_waits_for_a_sink_that_failed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One 503 in the first hour, and the last records were not waited for."""
     monkeypatch.setattr("app.cli.sinks.PAUSES", Backoff(0.01, 0.01))
     is_second, may_end = threading.Event(), threading.Event()
@@ -239,7 +237,7 @@ def test_a_sink_that_failed_once_is_waited_for_at_the_end(tmp_path: Path, monkey
     assert thread.wait(PATIENCE)
 
 
-def test_whatever_a_sink_raises_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_is_retried_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cli.sinks.PAUSES", Backoff(0.01, 0.01))
     said = list[str]()
     thread = Surprising("http://nowhere", "s1", RUNS, tmp_path, said.append, threading.Event())

@@ -49,7 +49,9 @@ def test_a_token_may_have_a_budget_of_slot_time(stagetree: Stagetree, store: Pat
         (("revoke", "unknown"), "there is no token unknown"),
     ],
 )
-def test_what_is_wrong_is_said(stagetree: Stagetree, store: Path, arguments: tuple[str, ...], sentence: str) -> None:
+def test_wrong_tokens_are_refused_in_a_sentence(
+    stagetree: Stagetree, store: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
     said = stagetree("token", *arguments, "--dir", store)
     assert (said.code, said.out) == (2, "")
     assert sentence in said.err

@@ -34,7 +34,7 @@ NAME = socket.gethostname()
 
 
 @pytest.mark.slow
-def test_another_address_is_listened_at(tmp_path: Path) -> None:
+def test_up_listens_at_another_address(tmp_path: Path) -> None:
     """A laptop could not submit to it: it listened where only its own machine is heard."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     command = [sys.executable, "-P", "-m", "stagetree", "up", "--slots", "1", "--host", "0.0.0.0", "--port", "0"]
@@ -60,7 +60,9 @@ def test_another_address_is_listened_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("insecure", "access"), [(True, "open"), (False, "always")])
-def test_only_insecure_lets_everybody_in(insecure: bool, access: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_insecure_allows_callers_without_a_token(
+    insecure: bool, access: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STAGETREE_ACCESS", "always")
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: said.append(Settings().access))
     monkeypatch.setattr("app.cli.own_stack.own_stack", lambda *_, **__: said.append(Settings().access))
@@ -83,7 +85,7 @@ def test_only_insecure_lets_everybody_in(insecure: bool, access: str, monkeypatc
         ("gpu-box", "http://gpu-box:8000", "http://gpu-box:8000"),
     ],
 )
-def test_how_it_is_reached(host: str, here: str, others: str | None) -> None:
+def test_the_printed_address_is_reachable(host: str, here: str, others: str | None) -> None:
     assert (url(host, 8000), external_url(host, 8000)) == (here, others)
 
 
@@ -95,7 +97,7 @@ def test_an_address_of_ipv6() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let no process listen on a reserved port")
-def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
+def test_a_reserved_port_is_given_only_by_its_number() -> None:
     """Between the choice of a port and its use, seconds later, another process could be given it as a free one."""
     port, kept = reserve("127.0.0.1", 0)
     with kept, socket.socket() as another:
@@ -106,7 +108,7 @@ def test_a_port_is_kept_for_who_asks_for_it_by_its_number() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is kept")
-def test_of_two_servers_that_ask_for_one_port_the_second_is_refused() -> None:
+def test_the_second_server_of_a_port_is_refused() -> None:
     """Both said that they were up, and one of them was answered by the other's server until it died."""
     port, kept = reserve("127.0.0.1", 0)
     with kept:
@@ -143,7 +145,7 @@ def test_the_trainer_of_the_current_folder_is_found(
     assert "trainer.py" in trainer_files([])
 
 
-def test_a_long_log_of_a_process_is_put_aside_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_rotated_when_its_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MAX_LOG_BYTES", 10)
     path = tmp_path / "api.log"
     for text in (b"short", b" and long", b"the next", b" line"):

@@ -46,7 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "option"), NUMBERS, ids=" ".join)
-def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> None:
+def test_invalid_numbers(stagetree: Stagetree, command: str, option: str) -> None:
     said = stagetree(command, option, "x")
     assert (said.code, said.out) == (2, "")
     assert f"Invalid value for '{option}'" in said.err or f"Invalid value for '-{option[2]}'" in said.err
@@ -78,7 +78,7 @@ def test_what_is_no_number(stagetree: Stagetree, command: str, option: str) -> N
         ("run s --slotz 2", "--slots"),
     ],
 )
-def test_a_value_that_cannot_be(stagetree: Stagetree, here: Path, typed: str, sentence: str) -> None:
+def test_invalid_values(stagetree: Stagetree, here: Path, typed: str, sentence: str) -> None:
     (here / "s").write_text(STUDY)
     (here / ".stagetree").mkdir()
     (here / ".stagetree" / "stagetree.db").touch()
@@ -89,7 +89,7 @@ def test_a_value_that_cannot_be(stagetree: Stagetree, here: Path, typed: str, se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_that_is_none(stagetree: Stagetree, command: str) -> None:
+def test_unknown_options(stagetree: Stagetree, command: str) -> None:
     said = stagetree(command, "--nonsense")
     assert (said.code, said.out) == (2, "")
     assert "No such option: --nonsense" in said.err
@@ -98,7 +98,7 @@ def test_an_option_that_is_none(stagetree: Stagetree, command: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", NEEDING)
-def test_an_argument_that_is_missing(stagetree: Stagetree, command: str) -> None:
+def test_missing_arguments(stagetree: Stagetree, command: str) -> None:
     """It says which, and what to write there."""
     first = next(each for each in COMMANDS[command].params if each.required)
     said = stagetree(command)
@@ -146,7 +146,7 @@ def test_help_explains_a_command(stagetree: Stagetree, typed: str, shown: str) -
     assert said.code == 0 and shown in said.out
 
 
-def test_the_states_of_trials_are_none_of_studies(stagetree: Stagetree) -> None:
+def test_states_of_trials_are_refused_for_studies(stagetree: Stagetree) -> None:
     """`trials --help` offered to list only studies in a state."""
     assert "studies" not in stagetree("trials", "--help").out.partition("--state")[2].partition("--limit")[0]
 
@@ -156,7 +156,7 @@ def test_nouns_have_a_plural_that_lists_them(noun: str) -> None:
     assert {noun, {"study": "studies"}.get(noun, f"{noun}s")} <= set(COMMANDS)
 
 
-def test_o_is_a_format_and_to_a_path() -> None:
+def test_o_takes_a_format_and_to_a_path() -> None:
     """`-o` was a path in weights, film and report, and `--to` a sink."""
     for command in [inner for each in COMMANDS.values() for inner in getattr(each, "commands", {"": each}).values()]:
         for parameter in command.params:
@@ -179,7 +179,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("typed", "code", "detail"), REFUSALS)
 @pytest.mark.parametrize("json", ["-o json", "--output=json"])
-def test_a_refusal_is_a_problem_document_where_json_is_wanted(
+def test_a_refusal_is_a_problem_document_with_json_output(
     stagetree: Stagetree, here: Path, typed: str, code: int, detail: str, json: str
 ) -> None:
     """Stdout was empty, and programs read prose on stderr."""
@@ -271,7 +271,7 @@ def test_a_trial_that_is_not_there(stagetree: Stagetree, here: Path, make_store:
 
 
 @pytest.mark.parametrize("command", ["weights x", "gc", "strike x"])
-def test_where_no_database_is_none_is_made(stagetree: Stagetree, here: Path, command: str) -> None:
+def test_no_database_is_created_for_a_missing_one(stagetree: Stagetree, here: Path, command: str) -> None:
     """An empty stagetree.db was made here, and then had no table."""
     said = stagetree(*command.split())
     assert (said.code, said.out) == (3, "")
@@ -279,14 +279,14 @@ def test_where_no_database_is_none_is_made(stagetree: Stagetree, here: Path, com
     assert list(here.iterdir()) == []
 
 
-def test_a_folder_that_holds_no_store(stagetree: Stagetree) -> None:
+def test_a_folder_without_a_store(stagetree: Stagetree) -> None:
     for command in ("gc", "weights x", "trials x", "strike x"):
         said = stagetree(*command.split(), "--dir", "nowhere")
         assert (said.code, said.out) == (3, "")
         assert "there is no nowhere here: go to the folder of your studies, or name it" in said.err
 
 
-def test_a_study_is_struck_in_the_store_that_is_here(
+def test_a_study_is_struck_in_the_local_store(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
 ) -> None:
     """The command reported that there is no study."""
@@ -294,7 +294,7 @@ def test_a_study_is_struck_in_the_store_that_is_here(
     assert f"{study} is struck" in stagetree("strike", study).out
 
 
-def test_what_cannot_be_opened(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
+def test_unreadable_stores(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
     assert "nowhere: no such folder; name a store" in stagetree("open", "nowhere").err
     assert stagetree("open", here).code == 3
     make_store(here / "store")
@@ -311,7 +311,7 @@ def test_what_cannot_be_opened(stagetree: Stagetree, here: Path, make_store: Cal
         ("trials last --sort -valu", "got -valu; did you mean value?"),
     ],
 )
-def test_what_other_programs_call_it_is_answered(stagetree: Stagetree, line: str, said: str) -> None:
+def test_names_of_other_programs_are_answered(stagetree: Stagetree, line: str, said: str) -> None:
     answer = stagetree(*line.split())
     assert (answer.code, answer.out) == (2, "") and answer.err.endswith(said + "\n")
 
@@ -324,7 +324,7 @@ def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.
     assert "There is no .stagetree here either: `stagetree run STUDY.yaml` makes one" in said.err
 
 
-def test_a_change_of_a_kept_study_says_how_it_is_served(
+def test_a_change_of_a_local_study_says_how_to_serve_it(
     stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After `stagetree run`, a branch failed with a missing server at a port that the user had never named."""
@@ -387,13 +387,13 @@ def test_no_trainers_at_all(stagetree: Stagetree, here: Path, monkeypatch: pytes
     assert "trainer: there are none here, so not 'digits': register yours with --trainers FILE.py" in said.err
 
 
-def test_what_is_secret_in_a_url_is_not_said(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_urls_are_masked(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
     said = stagetree("studies", "--server", "http://me:hidden1@127.0.0.1:9/?token=hidden2&a=1")
     assert said.code == 69
     assert "127.0.0.1:9" in said.err and "hidden" not in said.err
 
 
-def test_events_come_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_are_printed_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
     """With --follow and as JSON, nothing was printed until the study was over."""
 
     def found() -> Iterator[Any]:
@@ -405,7 +405,7 @@ def test_events_come_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ',\n {"position": 2}\n]\n'
 
 
-def test_a_time_is_so_long_ago_or_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_is_an_age_or_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cli.events.time.time", lambda: 10_000.0)
     assert [parse_since(text) for text in ("30s", "1.5m", "2h")] == [9970.0, 9910.0, 2800.0]
     assert parse_since("1970-01-01T00:01:00+00:00") == 60.0
@@ -413,7 +413,7 @@ def test_a_time_is_so_long_ago_or_a_date(monkeypatch: pytest.MonkeyPatch) -> Non
         parse_since("soon")
 
 
-def test_it_can_be_called_as_a_module(here: Path) -> None:
+def test_the_command_runs_as_a_module(here: Path) -> None:
     """Also beside a user's own app.py."""
     (here / "app.py").write_text("raise SystemExit('not this one')")
     for options in ([], ["-P"]):
@@ -435,7 +435,7 @@ def test_it_can_be_called_as_a_module(here: Path) -> None:
         ("trials last -o js", "json"),
     ],
 )
-def test_a_shell_completes(typed: str, offered: str) -> None:
+def test_bash_completes(typed: str, offered: str) -> None:
     assert offered in _completions("complete_bash", typed).split()
 
 
@@ -457,6 +457,6 @@ def test_zsh_and_fish_complete_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_what_completion_installs_is_a_script_of_the_shell(shell: str) -> None:
+def test_completion_installs_a_script_of_the_shell(shell: str) -> None:
     said = _completions(f"source_{shell}", "")
     assert "_STAGETREE_COMPLETE" in said and "stagetree" in said

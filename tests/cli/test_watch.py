@@ -27,7 +27,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(("end", "most_late", "most_looks"), [(0.3, 0.1, 5), (6.5, 0.4, 55), (60.0, 2.0, 100)])
-def test_an_early_end_is_seen_soon(
+def test_an_early_end_is_noticed_soon(
     end: float, most_late: float, most_looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hours are expected, and a target ends the study. A run of six seconds saw its end up to two seconds later."""

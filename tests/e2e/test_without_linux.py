@@ -19,7 +19,7 @@ RUNTIME = ("buffers", "check", "dcp", "deadline", "determinism", "digests", "sta
 RUNTIME += ("weight_files",)
 """The tests of training processes, without tests that read /proc."""
 
-MEASURES_MEMORY = "test_training_says_how_much_memory_its_model_took_and_not_the_one_before"
+MEASURES_MEMORY = "test_training_reports_the_memory_of_its_own_model"
 
 
 def linux_free_environment(folder: Path) -> dict[str, str]:

@@ -55,7 +55,7 @@ def train(kind: type[Any], job: Json) -> Curve:
     return found
 
 
-def forked(job: Json) -> str:
+def answer_in_fork(job: Json) -> str:
     """The answer to a job, as a line. The file is imported before that, once; nothing in it was built or called."""
     from stagetree.runtime.loading import load_trainer
 
@@ -83,7 +83,7 @@ def main() -> None:
 
     import_before_forking()
     for line in sys.stdin:
-        print(forked(json.loads(line)), flush=True)
+        print(answer_in_fork(json.loads(line)), flush=True)
 
 
 if __name__ == "__main__":

@@ -82,13 +82,13 @@ def one_by_one(trainer: str, **more: Any) -> Json:
     return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
 
 
-def apart(trainer: str, **more: Any) -> Json:
+def apart_at_steps(trainer: str, **more: Any) -> Json:
     """A long trial, and one that parts from it at each of the steps 8, 11 and 13."""
     rates: list[tuple[Any, int]] = [(0.1, 20), (switch(0.1, 0.3, 8), 20), (switch(0.1, 0.2, 11), 19)]
     return _listed(trainer, [*rates, (switch(0.1, 0.4, 13), 17)], more)
 
 
-def measured(trainer: str, **more: Any) -> Json:
+def measured_on_the_way(trainer: str, **more: Any) -> Json:
     """Trials that end, and are measured, on the way of a longer one."""
     return _listed(trainer, [(0.1, 20), (0.1, 13), (0.1, 17), (switch(0.1, 0.3, 7), 20)], more)
 
@@ -109,8 +109,8 @@ STUDIES = {
     "halving": halving,
     "changes": changes,
     "one-by-one": one_by_one,
-    "apart": apart,
-    "measured": measured,
+    "apart": apart_at_steps,
+    "measured": measured_on_the_way,
     "rungs": rungs,
 }
 
@@ -145,7 +145,9 @@ class Held:
         return {number: lines for number, lines in self.other.items() if not self.marks.get(number)}
 
 
-def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds: int = 400) -> dict[str, Held]:
+def compare_studies(
+    cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds: int = 400
+) -> dict[str, Held]:
     """A study for each trainer, all at once, and their views."""
     streams = {}
     for name, kind in kinds.items():
@@ -157,12 +159,12 @@ def held(cluster: Cluster, kinds: Mapping[str, type[Any]], alone: Alone, rounds:
         if all(plans[name].studies[study].is_final for name, (_, study) in streams.items()):
             break
     return {
-        name: hold(plans[name], plans[name].studies[study], alone, file_of(kinds[name]))
+        name: compare_study(plans[name], plans[name].studies[study], alone, file_of(kinds[name]))
         for name, (_, study) in streams.items()
     }
 
 
-def hold(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
+def compare_study(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
     """Compare every value of every trial."""
     judgement, marks = judge(plan, study), trial_marks(plan, study)
     found = Held(study.state, study.isolated, judgement.verdict)
@@ -170,12 +172,12 @@ def hold(plan: SearchPlan, study: Study, alone: Alone, file: str) -> Held:
         found.marks[trial.number] = marks(trial)
         if trial.error:
             found.errors[trial.number] = trial.error
-        if lines := list(differences(dict(plan.curve(trial)), truth(plan, study, trial, alone, file))):
+        if lines := list(differences(dict(plan.curve(trial)), reference_values(plan, study, trial, alone, file))):
             found.other[trial.number] = lines
     return found
 
 
-def truth(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, file: str) -> Curve:
+def reference_values(plan: SearchPlan, study: Study, trial: Trial, alone: Alone, file: str) -> Curve:
     """Evaluated where a study of this trial alone evaluates."""
     opened = plan.opened
     assert opened is not None and study.spec.eval_every is not None

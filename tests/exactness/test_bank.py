@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import LEFT, RIGHT, SAVED, TRACES, WRONG, changes, file_of, held, hold, sources, trainers
+from bank import LEFT, RIGHT, SAVED, TRACES, WRONG, changes, compare_studies, compare_study, file_of, sources, trainers
 from causes import is_true
 from cluster import Cluster
 
@@ -43,23 +43,23 @@ def start(database: Database, tmp_path: Path, warm: Warm) -> Iterator[Start]:
         each.close()
 
 
-def test_the_bank_is_as_large_as_it_should_be() -> None:
+def test_the_bank_is_complete() -> None:
     assert len(dict(trainers(WRONG))) >= 60 and len(dict(trainers(RIGHT))) >= 35
 
 
 @pytest.mark.night
 @pytest.mark.parametrize("file", WRONG)
-def test_a_wrong_trainer_shows_wrong_values_where_nothing_is_proven(file: str, start: Start, alone: Alone) -> None:
+def test_a_wrong_trainer_shows_wrong_values_without_verification(file: str, start: Start, alone: Alone) -> None:
     """Else it would prove nothing that it is caught."""
-    shown = held(start(False), dict(trainers([file])), alone)
+    shown = compare_studies(start(False), dict(trainers([file])), alone)
     assert [name for name, each in shown.items() if not each.other] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", WRONG)
-def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Alone) -> None:
+def test_every_wrong_trainer_is_marked(file: str, start: Start, alone: Alone) -> None:
     kinds = dict(trainers([file]))
-    shown = held(start(True), kinds, alone)
+    shown = compare_studies(start(True), kinds, alone)
     silent = {name: each for name, each in shown.items() if each.silent_errors}
     assert {name: each for name, each in silent.items() if kinds[name].is_repeatable or not each.isolated} == {}
     assert [name for name, each in shown.items() if each.state != "completed"] == []
@@ -71,7 +71,7 @@ def test_no_wrong_trainer_is_wrong_in_silence(file: str, start: Start, alone: Al
 @pytest.mark.slow
 @pytest.mark.parametrize("file", RIGHT)
 def test_no_right_trainer_is_refused_or_marked(file: str, start: Start, alone: Alone) -> None:
-    shown = held(start(True), dict(trainers([file])), alone)
+    shown = compare_studies(start(True), dict(trainers([file])), alone)
     assert {name: each for name, each in shown.items() if each.other or each.errors} == {}
     assert {name: each.isolated for name, each in shown.items() if each.isolated or each.verdict == "inexact"} == {}
     assert {name: each.marks for name, each in shown.items() if each.outcome != "plain"} == {}
@@ -81,31 +81,29 @@ def test_no_right_trainer_is_refused_or_marked(file: str, start: Start, alone: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("proofs", [True, False], ids=["proven", "unproven"])
-def test_what_training_leaves_in_a_process_reaches_no_other_trial(start: Start, alone: Alone, proofs: bool) -> None:
+def test_leftovers_of_training_reach_no_other_trial(start: Start, alone: Alone, proofs: bool) -> None:
     kinds = dict(trainers(LEFT))
-    shown = held(start(proofs), kinds, alone)
+    shown = compare_studies(start(proofs), kinds, alone)
     assert {name: each.other for name, each in shown.items() if each.other} == {}
     assert {name for name, each in shown.items() if each.isolated or each.state != "completed"} == set()
 
 
 @pytest.mark.slow
 def test_an_evaluation_that_leaves_a_trace_in_the_state_is_named(start: Start, alone: Alone) -> None:
-    [shown] = held(start(True), dict(trainers(TRACES)), alone).values()
+    [shown] = compare_studies(start(True), dict(trainers(TRACES)), alone).values()
     assert "Likely: evaluate() or state_dict() changes something that train() reads" in shown.isolated
     assert not shown.other
 
 
-def test_a_process_is_used_on_where_training_leaves_nothing_in_it(start: Start, alone: Alone) -> None:
+def test_a_process_without_leftovers_is_reused(start: Start, alone: Alone) -> None:
     cluster = start(False)
-    shown = held(cluster, {"cached-function": dict(trainers(RIGHT))["cached-function"]}, alone)
+    shown = compare_studies(cluster, {"cached-function": dict(trainers(RIGHT))["cached-function"]}, alone)
     assert shown["cached-function"].state == "completed" and sum(cluster.processes.values()) <= len(cluster.slots)
 
 
-def test_a_trial_that_goes_on_behind_a_change_is_not_proven_by_one_that_never_changes(
-    start: Start, alone: Alone
-) -> None:
+def test_a_trial_after_a_change_is_not_verified_by_a_constant_one(start: Start, alone: Alone) -> None:
     """This trainer is wrong only there: a hand-over that lies there is compared as well, and finds it."""
     cluster, kind = start(True), dict(trainers(WRONG))["together"]
     study = cluster.run(cluster.submit(changes("together")))
-    shown = hold(cluster.plan, study, alone, file_of(kind))
+    shown = compare_study(cluster.plan, study, alone, file_of(kind))
     assert not shown.silent_errors and (shown.isolated or list(shown.other) == [2])

@@ -78,7 +78,7 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("up")
     (folder / "doors.py").write_text(TRAINERS)
     embedded = Embedded(folder / "kept", 2, [str(folder / "doors.py")])
@@ -97,38 +97,38 @@ def spec(trainer: str) -> dict[str, Any]:
     return {"name": f"doors-{trainer}", "trainer": trainer, **more}
 
 
-def shown_at_doors(up: Service, trainer: str, folder: Path) -> tuple[str, dict[str, str]]:
+def collect_views(running_stack: Service, trainer: str, folder: Path) -> tuple[str, dict[str, str]]:
     """The study, and what each door shows of it."""
 
     def said(*arguments: str) -> str:
-        command = [sys.executable, "-m", "stagetree", *arguments, "--server", up.url]
+        command = [sys.executable, "-m", "stagetree", *arguments, "--server", running_stack.url]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         return done.stdout + done.stderr
 
     (folder / "study.yaml").write_text(json.dumps(spec(trainer)))
     shown = {"run": said("run", "study.yaml")}
-    study = next(each["study"] for each in up.client.studies() if each["name"] == f"doors-{trainer}")
+    study = next(each["study"] for each in running_stack.client.studies() if each["name"] == f"doors-{trainer}")
     shown |= {name: said(words[0], study, *words[1:]) for name, words in COMMANDS.items()}
     shown["studies"] = said("studies")
     shown["report"] += (folder / "report.html").read_text()
     shown["film"] += " ".join(re.sub("<[^>]*>", " ", (folder / "film.svg").read_text()).split())
     with safe_open(folder / "weights.safetensors", "pt") as file:
         shown["metadata of the weights"] = json.dumps(file.metadata())
-    with stagetree.Study.open(study, url=up.url) as there:
+    with stagetree.Study.open(study, url=running_stack.url) as there:
         results = there.results()
         shown |= {"study in a notebook": there._repr_html_(), "results in a notebook": results._repr_html_()}
         shown |= {"data frame": results.dataframe().to_csv(), "results": repr(results)}
-    follow(up.client, study, [open_sink(f"tensorboard:{folder / 'events'}")])
+    follow(running_stack.client, study, [open_sink(f"tensorboard:{folder / 'events'}")])
     files = (path for path in (folder / "events").rglob("*") if path.is_file())
     shown["tensorboard"] = b"".join(path.read_bytes() for path in files).decode("utf-8", "replace")
-    shown["REST"] = json.dumps(up.client.study(study).to_json(), ensure_ascii=False)
+    shown["REST"] = json.dumps(running_stack.client.study(study).to_json(), ensure_ascii=False)
     return study, shown
 
 
-def test_an_inexact_trainer_is_marked_at_every_door(up: Service, tmp_path: Path) -> None:
-    study, shown = shown_at_doors(up, "forgets", tmp_path)
-    answer = up.client.study(study)
-    trials = {trial["trial"]: trial.get("exactness", "") for trial in up.client.trials(study)}
+def test_an_inexact_trainer_is_marked_at_every_door(running_stack: Service, tmp_path: Path) -> None:
+    study, shown = collect_views(running_stack, "forgets", tmp_path)
+    answer = running_stack.client.study(study)
+    trials = {trial["trial"]: trial.get("exactness", "") for trial in running_stack.client.trials(study)}
     best = answer["best"]["trial"]
     mark, verdict = trials[best], answer["exactness"]["text"]
     assert trials[ALONE] == "" and best in SHARED and answer["best"]["exactness"] == mark
@@ -142,9 +142,9 @@ def test_an_inexact_trainer_is_marked_at_every_door(up: Service, tmp_path: Path)
     assert "  may be wrong  " in shown["run"] and "  may be wrong  " in shown["trials"], "in a column"
 
 
-def test_a_right_trainer_has_no_mark_at_any_door(up: Service, tmp_path: Path) -> None:
-    study, shown = shown_at_doors(up, "keeps", tmp_path)
-    exactness = up.client.study(study)["exactness"]
+def test_a_right_trainer_has_no_mark_at_any_door(running_stack: Service, tmp_path: Path) -> None:
+    study, shown = collect_views(running_stack, "keeps", tmp_path)
+    exactness = running_stack.client.study(study)["exactness"]
     assert exactness["verdict"] in ("checked", "verified") and not exactness["mark"]
     shown["studies"] = next(line for line in shown["studies"].splitlines() if line.startswith(study))
     assert [(name, word) for name, text in shown.items() for word in WORDS if word in text] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import STUDIES, Held, hold
+from bank import STUDIES, Held, compare_study
 from cluster import Cluster
 from scripts import SCRIPTS, Script
 
@@ -29,18 +29,18 @@ def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     database.dispose()
 
 
-def shown(cluster: Cluster, script: Script, alone: Alone, folder: Path) -> Held:
+def compare_script(cluster: Cluster, script: Script, alone: Alone, folder: Path) -> Held:
     file = folder / "script.py"
     file.write_text(script.source)
     cluster.sources = Catalogue([str(file)]).describe()
     study = cluster.run(cluster.submit(STUDIES[script.shows_in](script.name)), rounds=400)
-    return hold(cluster.plan, study, alone, str(file))
+    return compare_study(cluster.plan, study, alone, str(file))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if not each.is_right], ids=lambda each: each.name)
-def test_no_wrong_script_is_wrong_in_silence(cluster: Cluster, script: Script, alone: Alone, tmp_path: Path) -> None:
-    found = shown(cluster, script, alone, tmp_path)
+def test_every_wrong_script_is_marked(cluster: Cluster, script: Script, alone: Alone, tmp_path: Path) -> None:
+    found = compare_script(cluster, script, alone, tmp_path)
     assert found.state == "completed" and not found.silent_errors, found
     assert found.isolated or any(found.marks.values()), "else it shows nothing"
     assert not (found.isolated and found.other), found
@@ -49,6 +49,6 @@ def test_no_wrong_script_is_wrong_in_silence(cluster: Cluster, script: Script, a
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [each for each in SCRIPTS if each.is_right], ids=lambda each: each.name)
 def test_no_right_script_has_a_mark(cluster: Cluster, script: Script, alone: Alone, tmp_path: Path) -> None:
-    found = shown(cluster, script, alone, tmp_path)
+    found = compare_script(cluster, script, alone, tmp_path)
     assert (found.state, found.isolated, found.other) == ("completed", "", {})
     assert not any(found.marks.values()) and found.verdict in ("checked", "verified"), found

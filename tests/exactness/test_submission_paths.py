@@ -35,7 +35,7 @@ def spec_of(name: str, **more: Any) -> Json:
     return STUDIES[KINDS[name].shows_in](name, **more)
 
 
-def tell(study: Json, trials: list[Json], name: str, seed: int, alone: Alone) -> str:
+def outcome_of(study: Json, trials: list[Json], name: str, seed: int, alone: Alone) -> str:
     """How the study came out; fails where a number is wrong in silence. trials: with their curves."""
     spec = spec_of(name)
     is_marked, may_differ = False, name in SAVED or not KINDS[name].is_repeatable
@@ -58,7 +58,7 @@ def check(found: dict[str, tuple[str, str]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """What `stagetree up` starts, with the files of the bank."""
     embedded = Embedded(tmp_path_factory.mktemp("up"), 2, [*FILES, TOYS[0]])
     embedded.start(await_slots=True)
@@ -67,26 +67,26 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     embedded.stop()
 
 
-def told(client: Client, study: str, name: str, seed: int, alone: Alone) -> tuple[str, str]:
+def submit_and_judge(client: Client, study: str, name: str, seed: int, alone: Alone) -> tuple[str, str]:
     """How it came out, and the verdict."""
     answer = client.study(study)
     trials = [client.trial(study, trial["trial"]) for trial in client.trials(study)]
-    return tell(answer, trials, name, seed, alone), answer["exactness"]["verdict"]
+    return outcome_of(answer, trials, name, seed, alone), answer["exactness"]["verdict"]
 
 
-def test_over_rest(up: Service, alone: Alone) -> None:
-    studies = {name: up.submit(spec_of(name)) for name in WRONG_ONES + RIGHT_ONES}
+def test_verdicts_over_rest(running_stack: Service, alone: Alone) -> None:
+    studies = {name: running_stack.submit(spec_of(name)) for name in WRONG_ONES + RIGHT_ONES}
     for study in studies.values():
-        up.wait(study)
-    check({name: told(up.client, study, name, 3, alone) for name, study in studies.items()})
+        running_stack.wait(study)
+    check({name: submit_and_judge(running_stack.client, study, name, 3, alone) for name, study in studies.items()})
 
 
-def test_packs_are_unchecked_over_rest_and_by_commands(up: Service, tmp_path: Path) -> None:
+def test_packs_are_unchecked_over_rest_and_by_commands(running_stack: Service, tmp_path: Path) -> None:
     """Also beside trials that share no step: they were never compared with those trials alone."""
     how = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": 2}
     spec = packed("in-packs", *(({"lr": rate, "bs": 4}, 4) for rate in (0.1, 0.2, 0.3)), **how)
-    study, mark = up.submit(spec), "unchecked: training in packs is not compared"
-    found = up.wait(study)
+    study, mark = running_stack.submit(spec), "unchecked: training in packs is not compared"
+    found = running_stack.wait(study)
     assert found["state"] == "completed" and found["packing"]["width"] == 2
     assert {name: found["exactness"][name] for name in ("verdict", "text", "mark", "reason")} == {
         "verdict": "unchecked",
@@ -94,40 +94,54 @@ def test_packs_are_unchecked_over_rest_and_by_commands(up: Service, tmp_path: Pa
         "mark": mark,
         "reason": "training in packs is not compared",
     }
-    shown = [*found["trials"], *up.client.trials(study), *(up.client.trial(study, number) for number in range(3))]
+    shown = [
+        *found["trials"],
+        *running_stack.client.trials(study),
+        *(running_stack.client.trial(study, number) for number in range(3)),
+    ]
     assert [trial["exactness"] for trial in shown] == [mark] * 9
 
     def said(*arguments: str) -> str:
-        command = [sys.executable, "-m", "stagetree", *arguments, study, "--server", up.url]
+        command = [sys.executable, "-m", "stagetree", *arguments, study, "--server", running_stack.url]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
     assert [trial["exactness"] for trial in json.loads(said("trials", "-o", "json"))] == [mark] * 3
     assert said("trials", "-o", "csv").count(mark) == 3
     assert f"exact   {mark}" in said("watch")
-    number = [sys.executable, "-m", "stagetree", "trial", study, "1", "--server", up.url]
+    number = [sys.executable, "-m", "stagetree", "trial", study, "1", "--server", running_stack.url]
     assert mark in subprocess.run(number, capture_output=True, text=True, check=True).stdout
 
 
-def test_over_run(up: Service, alone: Alone, tmp_path: Path) -> None:
+def test_verdicts_over_run(running_stack: Service, alone: Alone, tmp_path: Path) -> None:
     """The command shows the verdict, and the marks beside the values, that REST shows."""
     found = {}
     for name in WRONG_ONES + RIGHT_ONES:
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec_of(name, seed=4)))
-        command = [sys.executable, "-m", "stagetree", "run", f"{name}.yaml", "-o", "json", "--server", up.url]
+        command = [
+            sys.executable,
+            "-m",
+            "stagetree",
+            "run",
+            f"{name}.yaml",
+            "-o",
+            "json",
+            "--server",
+            running_stack.url,
+        ]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         study = json.loads(said.stdout)
-        found[name] = told(up.client, study["study"], name, 4, alone)
+        found[name] = submit_and_judge(running_stack.client, study["study"], name, 4, alone)
         shown = {trial["trial"]: trial.get("exactness", "") for trial in study["trials"]}
-        marks = {trial["trial"]: trial.get("exactness", "") for trial in up.client.trials(study["study"])}
+        marks = {trial["trial"]: trial.get("exactness", "") for trial in running_stack.client.trials(study["study"])}
         assert shown == marks and any(marks.values()) == (found[name][0] == "marked"), study
         assert study["exactness"]["verdict"] == found[name][1]
     check(found)
 
 
-def test_over_local(alone: Alone, tmp_path: Path) -> None:
+def test_verdicts_over_local(alone: Alone, tmp_path: Path) -> None:
     with stagetree.local(slots=2, dir=tmp_path / "kept", trainers=FILES) as server, Client(server.url) as client:
         service = Service(client)
         studies = {name: service.submit(spec_of(name, seed=5)) for name in WRONG_ONES + RIGHT_ONES}
         for study in studies.values():
             service.wait(study)
-        check({name: told(client, study, name, 5, alone) for name, study in studies.items()})
+        check({name: submit_and_judge(client, study, name, 5, alone) for name, study in studies.items()})

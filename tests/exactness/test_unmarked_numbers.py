@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from alone import Alone
-from bank import hold, spec
+from bank import compare_study, spec
 from cluster import Cluster
 from hypothesis import event, example, given, note, settings
 from hypothesis import strategies as st
@@ -50,7 +50,7 @@ def studies(draw: st.DrawFn, trainer: str, arguments: st.SearchStrategy[Json]) -
 
 
 @contextmanager
-def clustered(template: Path, slots: int) -> Iterator[Cluster]:
+def make_cluster(template: Path, slots: int) -> Iterator[Cluster]:
     """Slots that train in this process, and prove."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(template, f"{folder}/log.db")
@@ -77,7 +77,7 @@ OTHERS_PROOF = spec(
 @example(study=OTHERS_PROOF, slots=2)
 @settings(max_examples=EXAMPLES)
 @given(study=studies("wrong-from", st.fixed_dictionaries({"since": st.integers(0, 18)})), slots=st.integers(1, 3))
-def test_every_value_without_a_mark_is_that_of_the_trial_alone(
+def test_every_unmarked_value_equals_the_trial_alone(
     sqlite_template: Path, alone: Alone, study: Json, slots: int
 ) -> None:
     check(sqlite_template, alone, study, slots)
@@ -101,16 +101,16 @@ AN_EPOCHS_END_BETWEEN = spec(
 @example(study=AN_EPOCHS_END_BETWEEN, slots=2)
 @settings(max_examples=EXAMPLES)
 @given(study=studies("wrong-epochs", st.fixed_dictionaries({"every": st.integers(3, 12)})), slots=st.integers(1, 3))
-def test_what_is_wrong_only_after_an_epochs_end_behind_a_break_is_found_or_marked(
+def test_faults_after_an_epochs_end_are_detected_or_marked(
     sqlite_template: Path, alone: Alone, study: Json, slots: int
 ) -> None:
     check(sqlite_template, alone, study, slots)
 
 
 def check(sqlite_template: Path, alone: Alone, study: Json, slots: int) -> None:
-    with clustered(sqlite_template, slots) as cluster:
+    with make_cluster(sqlite_template, slots) as cluster:
         done = cluster.run(cluster.submit(study), rounds=200)
-        shown = hold(cluster.plan, done, alone, FILE)
+        shown = compare_study(cluster.plan, done, alone, FILE)
         note(f"{slots} slots, {study}, {shown}, {cluster.events(ExactnessTested)}")
         event(shown.outcome)
         assert shown.state == "completed" and not shown.errors

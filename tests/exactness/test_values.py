@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import Held, hold, spec
+from bank import Held, compare_study, spec
 from cluster import Cluster
 from stacks import Json
 from toys import switch
@@ -46,7 +46,7 @@ def views_by_round(cluster: Cluster, submitted: StudyId, alone: Alone) -> Iterat
             cluster.deliver()
         cluster.messages.extend(trains)
         cluster.settle()
-        yield hold(cluster.plan, cluster.study(submitted), alone, FILE)
+        yield compare_study(cluster.plan, cluster.study(submitted), alone, FILE)
 
 
 def is_long(plan: SearchPlan, name: ChainId) -> bool:
@@ -64,7 +64,7 @@ def cluster(sqlite_url: str, tmp_path: Path) -> Iterator[Cluster]:
     database.dispose()
 
 
-def test_a_trial_with_another_optimizer_is_not_proven_by_those_with_one(cluster: Cluster, alone: Alone) -> None:
+def test_a_trial_is_not_verified_by_trials_with_another_optimizer(cluster: Cluster, alone: Alone) -> None:
     """Idle slots train it alone, and find the fault; until then it has a mark."""
     other = {"family": "values", "values": ["sgd", "adam"], "milestones": [10]}
     shown = list(islice(views_by_round(cluster, cluster.submit(study({"optimizer": other})), alone), 14))
@@ -72,7 +72,7 @@ def test_a_trial_with_another_optimizer_is_not_proven_by_those_with_one(cluster:
     assert shown[-1].verdict == "inexact" and shown[-1].isolated
 
 
-def test_trials_with_one_optimizer_are_proven_by_each_other(cluster: Cluster, alone: Alone) -> None:
+def test_trials_with_one_optimizer_verify_each_other(cluster: Cluster, alone: Alone) -> None:
     submitted = cluster.submit(study({"optimizer": "sgd", "lr": switch(0.1, 0.25, 10)}))
     shown = list(islice(views_by_round(cluster, submitted, alone), 14))
     assert not any(shown[-1].other.values()) and shown[-1].verdict in ("checked", "verified")

@@ -14,7 +14,7 @@ from stagetree.runtime.checkpoints import buffers, state_format
 from stagetree.runtime.checkpoints.buffers import Buffers
 
 
-def saved(pool: Buffers, value: float, given_back: list[int]) -> State:
+def save_state(pool: Buffers, value: float, given_back: list[int]) -> State:
     """A state of these numbers, as a process that trains hands it on."""
     layout = state_format.Layout.plan({"weights": torch.full((1000,), value)})
     buffer = pool.take(layout.size)
@@ -26,14 +26,14 @@ def value_of(state: State) -> float:
     return float(state_format.unpack(bytes(state.view()))["weights"].unique())
 
 
-def test_what_was_given_back_is_filled_again() -> None:
+def test_returned_memory_is_reused() -> None:
     pool, given_back = Buffers("cpu"), list[int]()
-    first = saved(pool, 1.0, given_back)
+    first = save_state(pool, 1.0, given_back)
     inode = os.fstat(first.fd).st_ino
     first.close()
     assert given_back == [0]
     pool.give_back(given_back)
-    second = saved(pool, 2.0, given_back)
+    second = save_state(pool, 2.0, given_back)
     assert os.fstat(second.fd).st_ino == inode and value_of(second) == 2.0
 
 
@@ -53,7 +53,7 @@ class Copies(TorchDispatchMode):
         return found
 
 
-def test_training_waits_for_one_copy_of_each_tensor_and_nothing_else() -> None:
+def test_training_waits_only_for_one_copy_of_each_tensor() -> None:
     """Also of one that does not lie in one piece. What follows, hash and store, is beside it."""
     state = {"a": torch.rand(300, 7), "b": [torch.rand(50, 40).t(), torch.arange(5, dtype=torch.int8)], "c": 1}
     pool = Buffers("cpu")
@@ -63,34 +63,34 @@ def test_training_waits_for_one_copy_of_each_tensor_and_nothing_else() -> None:
     assert (copies.written, copies.made) == (300 * 7 * 4 + 50 * 40 * 4 + 5, 0)
 
 
-def test_a_state_that_somebody_has_is_not_overwritten() -> None:
+def test_a_state_in_use_is_not_overwritten() -> None:
     pool, given_back = Buffers("cpu"), list[int]()
-    first = saved(pool, 1.0, given_back)
+    first = save_state(pool, 1.0, given_back)
     kept = first.copy()
     first.close()
     first.close()
     assert not given_back
-    second = saved(pool, 2.0, given_back)
+    second = save_state(pool, 2.0, given_back)
     assert (value_of(kept), value_of(second)) == (1.0, 2.0)
     kept.close()
     assert given_back == [0]
 
 
-def test_what_a_model_was_loaded_from_is_never_used_again() -> None:
+def test_memory_that_a_model_was_loaded_from_is_never_reused() -> None:
     """Its tensors may lie in there still: a trainer may keep what `load_state_dict` was given."""
     pool, given_back = Buffers("cpu"), list[int]()
-    state = saved(pool, 1.0, given_back)
+    state = save_state(pool, 1.0, given_back)
     copy = state.copy()
     copy.lend()
     weights = state_format.unpack(mmap.mmap(copy.fd, 0, access=mmap.ACCESS_COPY))["weights"]
     copy.close()
     state.close()
     pool.give_back(given_back)
-    saved(pool, 2.0, given_back)
+    save_state(pool, 2.0, given_back)
     assert weights.unique() == 1.0 and not given_back
 
 
-def test_another_size_takes_other_memory_and_little_lies_idle() -> None:
+def test_another_size_takes_other_memory_and_little_is_idle() -> None:
     pool = Buffers("cpu")
     sizes = [buffers.SIZE_STEP * number for number in (1, 2, 8, 40)]
     taken = [pool.take(size) for size in sizes]

@@ -38,7 +38,7 @@ def check_by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
+def test_an_exact_trainer_is_reported_exact(tmp_path: Path, workers: int) -> None:
     asked = job("exact", workers=workers)
     report = checked(asked) if workers else check_by_command(asked, tmp_path)
     assert report["failed"] == "" and report["differences"] == {}
@@ -56,7 +56,9 @@ def test_an_exact_trainer_is_said_to_be(tmp_path: Path, workers: int) -> None:
         ("clock", {}, {"again", "split", "watched"}, "not repeatable even without a break"),
     ],
 )
-def test_what_is_not_exact_is_named_with_its_cause(name: str, args: dict[str, Any], ways: set[str], words: str) -> None:
+def test_an_inexact_trainer_is_reported_with_its_cause(
+    name: str, args: dict[str, Any], ways: set[str], words: str
+) -> None:
     differences = checked(job(name, **args))["differences"]
     assert differences.keys() == ways
     for text in differences.values():
@@ -96,17 +98,17 @@ def test_no_leaf_hides_behind_another_one_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("value, same", [(0.0, True), (-0.0, False)])
-def test_the_sign_of_nothing_is_a_bit(value: float, same: bool) -> None:
+def test_the_sign_of_zero_counts(value: float, same: bool) -> None:
     assert (first_difference({"sum": 0.0}, {"sum": value}) == "") is same
     assert first_difference({"sum": nan}, {"sum": nan}) == ""
 
 
-def test_pickles_that_differ_are_said_to_be_such() -> None:
+def test_differing_pickles_are_reported_as_pickles() -> None:
     assert "pickles of equal objects may differ" in first_difference({"clf": b"12"}, {"clf": b"13"})
 
 
 @pytest.mark.slow
-def test_equal_weights_that_are_measured_differently_are_told() -> None:
+def test_equal_weights_with_different_metrics_are_reported() -> None:
     differences = checked(job("wandering"))["differences"]
     assert differences.keys() == {"watched"}
     assert all(text.startswith("of equal weights, value is ") for text in differences.values())
@@ -116,7 +118,7 @@ def test_equal_weights_that_are_measured_differently_are_told() -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("broken", "ValueError: no luck"), ("crashing", "process was ended by signal 11 (SIGSEGV)")]
 )
-def test_how_the_trainer_fails_is_told(name: str, words: str) -> None:
+def test_a_failure_of_the_trainer_is_reported(name: str, words: str) -> None:
     assert words in checked(job(name))["failed"]
 
 
@@ -128,13 +130,13 @@ def rank_job(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_ranks_that_have_the_same_bits_are_said_to() -> None:
+def test_ranks_with_the_same_bits_are_reported_exact() -> None:
     report = checked(rank_job(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
     assert (report["failed"], report["differences"]) == ("", {})
 
 
 @pytest.mark.slow
-def test_torchs_own_sums_are_checked_in_as_many_ranks_as_the_plan_says() -> None:
+def test_torchs_own_sums_are_checked_with_the_plans_ranks() -> None:
     ddp = rank_job(parallel="ddp:2", steps=3, broken=1) | {
         "name": "in_ddp",
         "file": str(SHARDED.with_name("in_ddp.py")),
@@ -144,7 +146,7 @@ def test_torchs_own_sums_are_checked_in_as_many_ranks_as_the_plan_says() -> None
 
 
 @pytest.mark.slow
-def test_a_trainer_that_looks_at_its_rank_is_named() -> None:
+def test_a_trainer_that_depends_on_its_rank_is_named() -> None:
     report = checked(job("ranked") | {"ranks": [2]})
     assert report["differences"].keys() == {"ranks 2"}
     assert "depends on its rank" in report["differences"]["ranks 2"]
@@ -157,7 +159,7 @@ def test_an_error_in_one_rank_ends_all() -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_go_different_ways_are_told_and_not_waited_for() -> None:
+def test_diverging_ranks_are_reported_without_a_wait() -> None:
     """As they would be for half an hour."""
     report = checked(job("ranked", strays=True) | {"ranks": [2]})
     assert "Detected mismatch between collectives on ranks" in report["failed"]

@@ -45,7 +45,7 @@ def assert_is_model(found: dict[str, Any], wanted: nn.Module | None = None) -> N
 
 
 @pytest.mark.parametrize("wrapper", ["", "model", "state_dict"])
-def test_the_model_is_taken_by_its_own_names(tmp_path: Path, wrapper: str) -> None:
+def test_the_model_is_read_by_its_own_names(tmp_path: Path, wrapper: str) -> None:
     state: dict[str, Any] = model().state_dict()
     if wrapper:
         state = {wrapper: state, "optim": {"exp_avg": torch.ones(3)}, "step": 39_000}
@@ -68,7 +68,7 @@ def write_divided(folder: Path, rank: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_several_ranks_wrote_is_put_together(tmp_path: Path) -> None:
+def test_parts_of_several_ranks_are_joined(tmp_path: Path) -> None:
     if (pid := os.fork()) == 0:
         write_divided(tmp_path, 1)
         os._exit(0)
@@ -97,7 +97,7 @@ def test_a_pickle_that_names_anything_else_is_not_read(
     assert not (tmp_path / "pwned").exists()
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotDcp, match=r"has no file \.metadata"):
         load_weights(tmp_path)
     folder = saved(tmp_path / "dcp", model().state_dict())

@@ -12,7 +12,7 @@ def test_a_deadline_is_many_times_the_longest_silence_and_never_less_than_its_fl
         assert deadline.seconds == expected
 
 
-def test_before_anything_was_heard_it_is_another_one() -> None:
+def test_the_first_deadline_is_another_one() -> None:
     deadline = Deadline(1800.0).limit_steps(is_patient=False)
     assert deadline.seconds == 1800.0
     deadline.observe(0.5)

@@ -27,7 +27,7 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=600, check=False)
 
 
-def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
+def test_a_trial_in_the_terminal_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
     process = start()
     process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     process.train({"lr": 0.1}, 9, deadline=deadline)
@@ -36,7 +36,7 @@ def test_it_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_is_raised_as_it_is() -> None:
+def test_an_error_in_the_terminal_is_raised_unchanged() -> None:
     done = run(MOODY, "run_out_of_memory")
     assert done.returncode == 1 and done.stderr.strip().endswith("ValueError: it did not fit")
 

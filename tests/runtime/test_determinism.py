@@ -38,7 +38,7 @@ class Scattering(Trainer):
         pass
 
 
-def test_the_operation_is_an_error_or_told_or_allowed(start: Start, deadline: Deadline) -> None:
+def test_the_operation_raises_warns_or_is_allowed(start: Start, deadline: Deadline) -> None:
     process = start()
 
     def build(determinism: str) -> None:
@@ -61,12 +61,12 @@ def test_the_operation_is_an_error_or_told_or_allowed(start: Start, deadline: De
         process.train({}, 1, deadline=deadline)
 
 
-def test_it_is_part_of_the_plans_name_unless_it_is_strict() -> None:
+def test_determinism_is_part_of_the_plans_name_unless_strict() -> None:
     args = ("digits", "1", {"width": 32}, 0)
     assert plan_id(*args) == plan_id(*args, "strict") != plan_id(*args, "warn") != plan_id(*args, "off")
 
 
-def test_a_study_says_it_only_if_it_is_not_strict() -> None:
+def test_a_study_stores_determinism_only_if_not_strict() -> None:
     assert "determinism" not in StudySpec.from_dict(STUDY).to_json()
     spec = StudySpec.from_dict({**STUDY, "determinism": "warn"})
     assert spec.to_json()["determinism"] == "warn" and StudySpec.from_dict(spec.to_json()) == spec

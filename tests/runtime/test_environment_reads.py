@@ -38,7 +38,7 @@ print(json.dumps(variables.variables_read()))
 """
 
 
-def test_what_the_trainer_asks_for_is_told_unless_it_is_the_machines_or_secret(tmp_path: Path) -> None:
+def test_variables_that_the_trainer_reads_are_reported_unless_secret(tmp_path: Path) -> None:
     """A read of all variables only passes them on."""
     (tmp_path / "mine.py").write_text(TRAINER)
     many = {**os.environ, "THERE": "1", **{f"A_{number}": "1" for number in range(20)}}

@@ -25,7 +25,7 @@ def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
         return raised
 
 
-def raised(call: Callable[[], object]) -> BaseException:
+def raise_and_describe(call: Callable[[], object]) -> BaseException:
     try:
         call()
     except Exception as error:
@@ -44,7 +44,7 @@ ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") els
         (KeyboardInterrupt(), "exception"),
         (MemoryError(), "out_of_memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
-        (raised(lambda: torch.zeros(10**15)), "out_of_memory"),
+        (raise_and_describe(lambda: torch.zeros(10**15)), "out_of_memory"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "device"),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
         *((kind("device-side assert"), "device") for kind in ACCELERATOR),
@@ -64,14 +64,14 @@ def test_an_error_that_is_its_own_context_is_no_endless_loop() -> None:
     assert kind_of(one) == "exception"
 
 
-def test_everything_out_of_the_users_code_is_theirs() -> None:
+def test_every_error_of_user_code_is_the_users() -> None:
     for error in (ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()):
         with pytest.raises(TrainerFailed) as failed, user_code():
             raise error
         assert failed.value.kind == "exception" and type(error).__name__ in failed.value.error
 
 
-def test_a_metric_that_no_float_can_be_is_said_in_a_sentence() -> None:
+def test_a_metric_beyond_floats_is_refused_in_a_sentence() -> None:
     """It was a traceback through our own files."""
     huge = function_trainer("huge", lambda seed, device: {}, lambda state, hp: None, lambda state: {"loss": 10**400})
     model = Model.build(huge, {}, 0, "cpu")
@@ -90,13 +90,13 @@ def test_equal_errors_have_equal_signatures_and_others_do_not() -> None:
     def fail(text: str) -> None:
         raise ValueError(text)
 
-    one, other = (raised(lambda text=text: fail(text)) for text in ("at 0x7f01", "at 0x7f02"))  # type: ignore[misc]
+    one, other = (raise_and_describe(lambda text=text: fail(text)) for text in ("at 0x7f01", "at 0x7f02"))  # type: ignore[misc]
     assert signature_of(one) == signature_of(other) and " in fail, test_failure_kinds.py:" in signature_of(one)
-    assert signature_of(one) != signature_of(raised(lambda: int("x")))
+    assert signature_of(one) != signature_of(raise_and_describe(lambda: int("x")))
 
 
-def test_a_signature_names_the_users_line_and_not_the_librarys() -> None:
-    error = raised(lambda: torch.nn.Linear(2, 2)(torch.ones(3)))
+def test_a_signature_has_the_users_line_and_not_the_librarys() -> None:
+    error = raise_and_describe(lambda: torch.nn.Linear(2, 2)(torch.ones(3)))
     assert signature_of(error).startswith("RuntimeError in <lambda>, test_failure_kinds.py:")
 
 
@@ -108,7 +108,7 @@ class Plain(TorchTrainer):
         return self.model(batch[0]).sum()
 
 
-def test_what_we_refuse_ourselves_is_a_sentence_and_another_fault_is_not() -> None:
+def test_our_own_refusals_are_sentences_and_other_errors_tracebacks() -> None:
     data = TensorDataset(torch.ones(4, 2))
     args = {"model": torch.nn.Linear(2, 1), "train_data": data, "valid_data": data}
     model = Model.build(Plain, args, 0, "cpu")

@@ -69,7 +69,7 @@ worker.join()
 """
 
 
-def test_files_are_told_that_a_library_or_a_process_of_a_loader_holds(tmp_path: Path) -> None:
+def test_files_held_by_libraries_and_loader_processes_are_reported(tmp_path: Path) -> None:
     for name in ("held.h5", "log.bin", "mapped.safetensors", "copied.npy", "state.bin", "shard.arrow"):
         (tmp_path / name).write_bytes(b"0" * 4096)
     (tmp_path / "hold.py").write_text(HOLDER)
@@ -113,7 +113,7 @@ ToldOf = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def told_of() -> Iterator[ToldOf]:
+def reported_reads() -> Iterator[ToldOf]:
     """The reported reads of a process with some workers of a data loader that reads these files and writes one.
 
     Each is a fork of one that has read nothing, and imported torch once for all of them.
@@ -122,7 +122,7 @@ def told_of() -> Iterator[ToldOf]:
     with subprocess.Popen([sys.executable, "-c", PICTURES], stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
         assert process.stdin is not None and process.stdout is not None
 
-        def told_of(names: Sequence[Path], workers: int, written: Path | None = None) -> list[str]:
+        def reported_reads(names: Sequence[Path], workers: int, written: Path | None = None) -> list[str]:
             for name in names:
                 name.parent.mkdir(parents=True, exist_ok=True)
                 name.write_text("1")
@@ -130,20 +130,18 @@ def told_of() -> Iterator[ToldOf]:
             told: list[str] = json.loads(process.stdout.readline())  # type: ignore[union-attr]
             return told
 
-        yield told_of
+        yield reported_reads
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_many_files_of_one_kind_are_a_pattern_whichever_process_reads_them(
-    tmp_path: Path, workers: int, told_of: ToldOf
-) -> None:
+def test_many_files_of_one_kind_are_a_pattern_in_any_process(tmp_path: Path, workers: int, told_of: ToldOf) -> None:
     """More files than a pipe holds, too: a few of them tell the pattern."""
     train = [tmp_path / "train" / f"{number}-{'x' * 100}.png" for number in range(800)]
     few = [tmp_path / "val" / f"{number}.png" for number in range(4)]
     assert told_of([*few, *train], workers) == [f"{tmp_path}/train/*.png", *map(str, few)]
 
 
-def test_a_few_files_of_each_of_many_classes_are_told_as_one_pattern(tmp_path: Path, told_of: ToldOf) -> None:
+def test_few_files_of_many_classes_are_reported_as_one_pattern(tmp_path: Path, told_of: ToldOf) -> None:
     classes = [tmp_path / "train" / f"class {number}" / f"{kind}.png" for number in range(20) for kind in ("a", "b")]
     assert told_of(classes, 2) == [f"{tmp_path}/train/*/*.png"]
     few = [tmp_path / "val" / f"class {number}" / f"{kind}.png" for number in range(4) for kind in range(8)]
@@ -163,7 +161,7 @@ print(json.dumps(sorted(map(os.path.relpath, reading.data_files()))))
 """
 
 
-def test_files_in_a_listed_folder_are_told_that_a_library_opens_and_closes(tmp_path: Path) -> None:
+def test_files_of_a_listed_folder_that_a_library_opens_are_reported(tmp_path: Path) -> None:
     names = ["data/a.parquet", "data/cat/1.JPG", "data/cat/2.png", "data/out.npy", "data/notes.yaml"]
     for name in (*names, "elsewhere/unlisted.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -173,13 +171,13 @@ def test_files_in_a_listed_folder_are_told_that_a_library_opens_and_closes(tmp_p
     assert json.loads(told) == names[:3]
 
 
-def test_no_pattern_stands_for_files_that_were_written(tmp_path: Path, told_of: ToldOf) -> None:
+def test_no_pattern_covers_written_files(tmp_path: Path, told_of: ToldOf) -> None:
     names = [tmp_path / "cache" / f"{number}.npy" for number in range(20)]
     assert told_of(names, 2, written=tmp_path / "cache" / "new.npy") == sorted(map(str, names))
     assert told_of(names, 2, written=tmp_path / "cache" / "log.txt") == [f"{tmp_path}/cache/*.npy"]
 
 
-def test_only_data_files_are_told_by_their_whole_paths_in_the_order_in_which_they_were_read(tmp_path: Path) -> None:
+def test_only_data_files_are_reported_by_path_in_order_of_reads(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     (folder / ".cache").mkdir(parents=True)
     for name in ("rows.csv", "../rows.csv", "weights.bin", "config.yaml", "state.json", ".cache/tokens", "helper.py"):

@@ -26,7 +26,7 @@ uses.begin("build")
 """
 
 
-def told(folder: Path, text: str) -> list[Any]:
+def reports_of(folder: Path, text: str) -> list[Any]:
     """What a process that does this prints, each line as JSON."""
     (folder / "user.py").write_text(HEAD + text)
     run = subprocess.run([sys.executable, "user.py"], cwd=folder, capture_output=True, text=True, check=True)
@@ -40,18 +40,18 @@ def names(each: Any, kind: str) -> list[str]:
     return [os.path.basename(name) for name, *_ in each[kind]]
 
 
-def test_what_is_read_is_told_once(tmp_path: Path) -> None:
+def test_a_read_file_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("1")
-    first, then = told(tmp_path, f'open("rows.csv").read()\n{TAKE}{TAKE}')
+    first, then = reports_of(tmp_path, f'open("rows.csv").read()\n{TAKE}{TAKE}')
     [[name, changed_at, is_changed]] = first["read"]
     assert name == str(tmp_path / "rows.csv") and abs(changed_at - time.time()) < 60 and not is_changed
     assert then == {"read": [], "written": []}
 
 
-def test_what_is_read_again_after_a_change_is_told(tmp_path: Path) -> None:
+def test_a_changed_file_is_reported_again(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("1")
     edit = 'subprocess.run(["sh", "-c", "printf 23 > config.json"])\n'
-    first, second = told(
+    first, second = reports_of(
         tmp_path,
         f'open("config.json").read()\n{TAKE}uses.begin("train")\n{edit}uses.spawned_at = None\n'
         f'open("config.json").read()\n{TAKE}',
@@ -61,7 +61,7 @@ def test_what_is_read_again_after_a_change_is_told(tmp_path: Path) -> None:
 
 
 def test_a_process_reads_what_it_has_written_as_its_own(tmp_path: Path) -> None:
-    (first, then) = told(
+    (first, then) = reports_of(
         tmp_path,
         f'open("cache.json", "w").close()\nuses.begin("train")\nopen("best.json", "w").close()\n'
         f'open("cache.json")\nopen("best.json")\n{TAKE}open("best.json")\n{TAKE}',
@@ -74,17 +74,17 @@ def test_a_process_reads_what_it_has_written_as_its_own(tmp_path: Path) -> None:
     assert names(then, "read") == ["best.json"], "now it may be another chain that reads it"
 
 
-def test_what_another_program_has_written_for_it_is_its_own(tmp_path: Path) -> None:
+def test_files_written_by_a_child_program_are_its_own(tmp_path: Path) -> None:
     make = 'subprocess.run(["sh", "-c", "printf 1 > data.csv"])\nopen("data.csv").read()\n'
-    [each] = told(tmp_path, make + TAKE)
+    [each] = reports_of(tmp_path, make + TAKE)
     assert (names(each, "read"), names(each, "written")) == ([], ["data.csv"])
 
 
-def test_a_module_that_no_version_covers_is_told_each_time(tmp_path: Path) -> None:
+def test_an_unversioned_module_is_reported_each_time(tmp_path: Path) -> None:
     """A process that serves several chains keeps it."""
     (tmp_path / "helper.py").write_text("x = 1\n")
     for _ in range(2):  # the second time Python reads its own copy, which it has written meanwhile
-        first, second = told(tmp_path, f"import helper\n{TAKE}{TAKE}")
+        first, second = reports_of(tmp_path, f"import helper\n{TAKE}{TAKE}")
         assert names(first, "read") == names(second, "read") == ["helper.py"]
         assert first["written"] == []
 
@@ -94,7 +94,7 @@ def test_a_link_that_is_set_anew_is_changed(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("2")
     os.utime(tmp_path / "b", (1e9, 1e9))
     (tmp_path / "data").symlink_to("a")
-    _, then = told(
+    _, then = reports_of(
         tmp_path, f'open("data").read()\n{TAKE}os.unlink("data")\nos.symlink("b", "data")\nopen("data")\n{TAKE}'
     )
     [[_, changed_at, is_changed]] = then["read"]
@@ -102,20 +102,20 @@ def test_a_link_that_is_set_anew_is_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "/proc/self/status", "/etc/hostname", ".cache/tokens"])
-def test_files_of_the_system_and_hidden_ones_are_not_told(tmp_path: Path, name: str) -> None:
+def test_system_and_hidden_files_are_not_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache/tokens").write_text("1")
-    [each] = told(tmp_path, f"open({name!r}).read()\n{TAKE}")
+    [each] = reports_of(tmp_path, f"open({name!r}).read()\n{TAKE}")
     assert each == {"read": [], "written": []}
 
 
-def test_temporary_files_are_not_told_unless_the_trainer_is_there(tmp_path: Path) -> None:
+def test_temporary_files_are_reported_only_for_a_trainer_there(tmp_path: Path) -> None:
     text = 'import tempfile\nfile = tempfile.NamedTemporaryFile("w")\nopen(file.name).read()\n'
-    [each] = told(tmp_path, text + TAKE)
+    [each] = reports_of(tmp_path, text + TAKE)
     assert each == {"read": [], "written": []}
 
 
-def test_a_file_that_torch_writes_by_itself_is_known(tmp_path: Path) -> None:
+def test_a_file_written_by_torch_is_its_own(tmp_path: Path) -> None:
     """`best.pt`: torch opens it without telling Python."""
     uses = FileUses(is_training=True)
     note_torch_files(uses)
@@ -123,5 +123,5 @@ def test_a_file_that_torch_writes_by_itself_is_known(tmp_path: Path) -> None:
     noted = uses.written or {str(tmp_path / "best.pt"): True}  # where another test has noted it for its own before
     assert noted == {str(tmp_path / "best.pt"): True}
     text = f'import torch\nreading.watch()\nuses.begin("train")\ntorch.save(torch.ones(1), "best.pt")\n{TAKE}'
-    [each] = told(tmp_path, text)
+    [each] = reports_of(tmp_path, text)
     assert each["written"] == [[str(tmp_path / "best.pt"), True]]

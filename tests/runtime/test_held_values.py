@@ -98,7 +98,7 @@ def remembering(value: int, seen: list[int] | None = None, kept: list[int] = [])
     return len(kept)
 
 
-def nested(depth: int, value: Any) -> Any:
+def nest(depth: int, value: Any) -> Any:
     for _ in range(depth):
         value = {"inner": value}
     return value
@@ -177,7 +177,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Change]] = {
     "private slots": (Private, lambda h: h.it.move()),
     "slot that is set late": (Private, lambda h: setattr(h.it, "shown", 1)),
     "objects in a set": (lambda: {(1, 2)}, lambda h: h.it.add((3, 4))),
-    "nested 8 deep": (lambda: nested(8, {"p": 1.0}), lambda h: innermost(h.it).update(p=0.3)),
+    "nested 8 deep": (lambda: nest(8, {"p": 1.0}), lambda h: innermost(h.it).update(p=0.3)),
     "closure": (counter, lambda h: h.it()),
     "default of a function": (lambda: remembering, lambda h: h.it(1)),
     "attribute of a function": (lambda: counter(), lambda h: setattr(h.it, "calls", 1)),
@@ -234,7 +234,7 @@ def unchanged_defaults() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", ["attribute", "global", "in a list", "in an object"])
-def test_a_change_is_seen_and_a_look_changes_nothing(kind: str, place: str) -> None:
+def test_a_change_is_detected_and_reading_changes_nothing(kind: str, place: str) -> None:
     make, change = KINDS[kind]
     holder = SimpleNamespace(it=make())
     trainer, module = SimpleNamespace(), ModuleType("user")
@@ -259,7 +259,7 @@ def test_a_change_is_seen_and_a_look_changes_nothing(kind: str, place: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_made_in_the_same_way_looks_alike(kind: str) -> None:
+def test_equally_made_objects_have_equal_digests(kind: str) -> None:
     """As in two processes: nothing depends on where an object lies."""
     make, _ = KINDS[kind]
     one, other = (SimpleNamespace(it=make(), more=[make(), make()]) for _ in range(2))
@@ -268,7 +268,7 @@ def test_what_is_made_in_the_same_way_looks_alike(kind: str) -> None:
         assert differing_names(digest_held_values(one, []), digest_held_values(other, [])) == []
 
 
-def test_several_iterators_are_told_apart() -> None:
+def test_several_iterators_are_distinguished() -> None:
     """Temporary objects of the first comparison may have the same addresses as objects of the second."""
     one = SimpleNamespace(it=[itertools.count(1), itertools.count(2), iter([1, 2]), iter([3, 4])])
     other = SimpleNamespace(it=[itertools.count(1), itertools.count(5), iter([1, 2]), iter([3, 9])])
@@ -282,7 +282,7 @@ def test_several_iterators_are_told_apart() -> None:
 # ------------------------------------------------------------------------------------------------ names
 
 
-def test_a_difference_is_told_by_the_attribute_of_the_users_object() -> None:
+def test_a_difference_is_named_by_the_users_attribute() -> None:
     trainer = SimpleNamespace(opt=torch.optim.SGD([torch.zeros(1)], lr=0.1), env=Plain(place=0, seen=[]), count=0)
     before = digest_held_values(trainer, [])
     trainer.opt.num_updates, trainer.env.place, trainer.count = 1, 1, 1
@@ -312,7 +312,7 @@ class Script(OpenScript):
         return {"main": self.main}
 
 
-def test_the_variables_of_a_scripts_functions_are_looked_at() -> None:
+def test_variables_of_a_scripts_functions_are_read() -> None:
     script = Script()
     before = digest_held_values(script, [])
     script.main["scaler"].skipped, script.main["bad"] = 1, 1
@@ -320,7 +320,7 @@ def test_the_variables_of_a_scripts_functions_are_looked_at() -> None:
     assert sorted(differing_names(before, digest_held_values(script, []))) == names
 
 
-def test_globals_and_classes_of_the_users_files_are_looked_at_and_code_is_not() -> None:
+def test_globals_and_classes_of_user_files_are_read_and_code_is_not() -> None:
     module = ModuleType("user")
     kind: Any = type("Model", (), {"__module__": "user", "made": 0, "method": lambda self: None})
     vars(module).update(Model=kind, STEPS=0, np=np, counter=counter, SGD=torch.optim.SGD)
@@ -332,7 +332,7 @@ def test_globals_and_classes_of_the_users_files_are_looked_at_and_code_is_not() 
     assert "BOUND (a global of user)" in digest_held_values(object.__new__(Plain), [module])
 
 
-def test_state_of_functions_of_a_file_is_looked_at() -> None:
+def test_state_of_functions_of_a_file_is_read() -> None:
     module = ModuleType("user")
     vars(module).update(remembering=remembering, counter=counter)
     before = digest_held_values(object.__new__(Plain), [module])
@@ -359,7 +359,7 @@ class Drawing(Dataset[float]):
         return float(self.rng.normal())
 
 
-def test_a_generator_in_a_librarys_object_is_seen() -> None:
+def test_a_generator_in_a_librarys_object_is_read() -> None:
     trainer = SimpleNamespace(loader=DataLoader(ConcatDataset([Drawing(), Drawing()])))
     before = digest_held_values(trainer, [])
     trainer.loader.dataset.datasets[1][0]
@@ -369,7 +369,7 @@ def test_a_generator_in_a_librarys_object_is_seen() -> None:
 # ------------------------------------------------------------------------------------------------ left out
 
 
-def test_a_trainer_names_what_does_not_matter() -> None:
+def test_a_trainer_may_exclude_attributes() -> None:
     class Base:
         caches = "shelf"
 
@@ -392,7 +392,7 @@ class Model:
         return {"net": self.net.state_dict(), "more": [self.extra.clone()]}
 
 
-def test_tensors_of_the_state_are_not_looked_at_again_but_their_gradients_are() -> None:
+def test_only_gradients_of_tensors_in_the_state_are_read() -> None:
     trainer = Model()
     before = digest_held_values(trainer, [])
     trainer.net.weight.data.add_(1)
@@ -405,7 +405,7 @@ def test_tensors_of_the_state_are_not_looked_at_again_but_their_gradients_are() 
     assert differing_names(before, digest_held_values(trainer, [])) == ["self.net._parameters", "self.extra"]
 
 
-def test_generators_are_seen_where_the_state_is_made_of_copies() -> None:
+def test_generators_are_read_when_the_state_has_copies() -> None:
     """Objects that are made to look may lie where a copy lay that the state had."""
     trainer = SimpleNamespace(rngs=[torch.Generator().manual_seed(n) for n in range(8)])
     trainer.state_dict = lambda: {str(n): torch.zeros(5056, dtype=torch.uint8) for n in range(64)}
@@ -415,7 +415,7 @@ def test_generators_are_seen_where_the_state_is_made_of_copies() -> None:
     assert differing_names(before, digest_held_values(trainer, [])) == ["self.rngs"]
 
 
-def test_only_what_the_files_hold_is_looked_at_where_that_is_asked() -> None:
+def test_reading_may_be_limited_to_values_of_files() -> None:
     module = ModuleType("user")
     vars(module).update(COUNT=1)
 
@@ -429,7 +429,7 @@ def test_only_what_the_files_hold_is_looked_at_where_that_is_asked() -> None:
 # ------------------------------------------------------------------------------------------------ bounds
 
 
-def test_what_holds_itself_ends() -> None:
+def test_cyclic_values_are_read_once() -> None:
     trainer = SimpleNamespace(loop=[], chain=None)
     trainer.itself = trainer
     trainer.loop.append(trainer.loop)
@@ -456,15 +456,13 @@ FAR = 2 * FEW
         lambda last: iter([*range(FAR), last]),
     ],
 )
-def test_of_something_huge_a_bounded_number_of_values_is_looked_at(
-    huge: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bounded_number_of_values_is_read(huge: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The last of them is never reached."""
     monkeypatch.setattr(digests, "MAX_VALUES", FEW)
     assert Digest().compute(huge(1)) == Digest().compute(huge(2))
 
 
-def test_of_a_large_array_some_numbers_are_looked_at() -> None:
+def test_a_sample_of_a_large_array_is_read() -> None:
     large = np.zeros(2**21)
     before = Digest().compute(large), Digest().compute(torch.from_numpy(large))
     large[1] = 1.0
@@ -473,19 +471,19 @@ def test_of_a_large_array_some_numbers_are_looked_at() -> None:
     assert Digest().compute(large) != before[0] and Digest().compute(torch.from_numpy(large)) != before[1]
 
 
-def test_a_look_ends_in_the_middle_of_a_value_when_its_time_is_over() -> None:
+def test_reading_times_out_within_a_value() -> None:
     most = MAX_VALUES // 2
     assert Digest(ends=0.0).compute(list(range(most))) == Digest(ends=0.0).compute([*range(most - 1), -1])
 
 
-def test_the_length_of_something_huge_is_seen() -> None:
+def test_the_length_of_a_huge_value_counts() -> None:
     trainer = SimpleNamespace(it=list(range(10 * MAX_VALUES)))
     before = digest_held_values(trainer, [])
     trainer.it.append(0)
     assert differing_names(before, digest_held_values(trainer, [])) == ["self.it"]
 
 
-def test_a_look_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings_module, "MAX_SECONDS", -1.0)
     assert digest_held_values(SimpleNamespace(it=1), []) == {}
 
@@ -549,7 +547,7 @@ def test_no_code_of_the_users_is_run(make: Callable[[], Any], change: Change) ->
     ]
 
 
-def test_a_state_that_cannot_be_had_is_told_where_it_is_saved() -> None:
+def test_an_error_of_state_dict_is_raised_at_the_save() -> None:
     class Trainer:
         def __init__(self) -> None:
             self.count = 0
@@ -561,13 +559,13 @@ def test_a_state_that_cannot_be_had_is_told_where_it_is_saved() -> None:
 
 
 @pytest.mark.parametrize("name", ["running", "streamed", "unread", "variables"])
-def test_an_attribute_of_a_user_may_have_the_name_of_what_scripts_are_asked(name: str) -> None:
+def test_user_attributes_may_have_names_of_the_script_protocol(name: str) -> None:
     """`self.running = 0.0` ended `check` with "'float' object is not callable"."""
     trainer = SimpleNamespace(**{name: 0.5})
     assert list(digest_held_values(trainer, [])) == [f"self.{name}"]
 
 
-def test_what_a_path_has_looked_up_is_no_change() -> None:
+def test_cached_values_of_a_path_are_no_change() -> None:
     trainer = SimpleNamespace(folder=Path("a") / "b")
     before = digest_held_values(trainer, [])
     assert str(trainer.folder) and hash(trainer.folder)

@@ -41,7 +41,7 @@ def tensors_in(state: Any) -> Iterator[Tensor]:
 
 
 @given(st.lists(st.tuples(SIZES, st.sampled_from(sorted(DTYPES))), max_size=12))
-def test_tensors_of_all_sizes_are_aligned_and_come_back(sizes: list[tuple[int, str]]) -> None:
+def test_tensors_of_all_sizes_are_aligned_and_restored(sizes: list[tuple[int, str]]) -> None:
     state = {str(at): numbers(size, DTYPES[dtype]) for at, (size, dtype) in enumerate(sizes)}
     fd, size = write(state)
     try:

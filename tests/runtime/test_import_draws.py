@@ -73,7 +73,7 @@ class Found(MetaPathFinder):
         return ModuleSpec(name, Slotted()) if name == "slotted_here" else None
 
 
-def test_whatever_finds_and_loads_a_module_does_so_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_hooks_work_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Found()])
     generators.undo_draws_of_imports()
     assert importlib.import_module("slotted_here").answer == 42
@@ -98,7 +98,7 @@ def build(start: Start, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.
     return built
 
 
-def test_a_trainer_that_imports_what_draws_begins_as_the_next_one(build: Callable[[], Any]) -> None:
+def test_draws_of_an_import_do_not_change_a_trainer(build: Callable[[], Any]) -> None:
     """Met on an H100: building the first trainer of Transformers in a process moved Python's numbers."""
     first, second, third = build(), build(), build()
     assert first == second == third

@@ -13,7 +13,7 @@ from stagetree.runtime.inexact_reasons import changes, operation_in
 from stagetree.runtime.machine import processor
 
 
-def test_a_difference_of_machines_is_told_in_words() -> None:
+def test_a_difference_of_machines_is_described() -> None:
     there = {"torch": "2.12.0", "cuda": "12.6", "device_name": "A", "processor": "P", "threads": 2}
     assert changes(there, there) == []
     here = {"torch": "2.13.0", "cuda": "13.0", "device_name": "B", "processor": "Q", "threads": 4}
@@ -41,7 +41,7 @@ def test_other_instructions_are_another_processor() -> None:
     assert changes({"processor": here}, {"processor": plain}) or here == plain
 
 
-def test_what_an_older_checkpoint_does_not_tell_is_no_difference() -> None:
+def test_missing_fields_of_an_older_checkpoint_are_no_difference() -> None:
     assert changes({}, {"torch": "2.13.0"}) == changes({"torch": "2.13.0"}, {"torch": "2.13.0", "threads": 1}) == []
 
 
@@ -51,7 +51,7 @@ def test_torch_names_the_operation() -> None:
     assert operation_in("x is deprecated") == ""
 
 
-def test_a_process_with_other_threads_says_so_of_a_state_that_it_loads(start: Start, deadline: Deadline) -> None:
+def test_a_state_of_other_thread_counts_is_reported_at_its_load(start: Start, deadline: Deadline) -> None:
     one, two = moody(start()), moody(start(threads=2))
     train(one, 2)
     state, hp = one.save(deadline=deadline), {"mood": "fine"}

@@ -26,13 +26,13 @@ def written(folder: Path, text: str, name: str = "trainer.py") -> str:
     return str(folder / name)
 
 
-def test_what_a_file_imports_is_imported_if_it_is_harmless(tmp_path: Path) -> None:
+def test_harmless_imports_of_a_file_are_preimported(tmp_path: Path) -> None:
     text = TOP + "import transformers, lightning.pytorch\n\ndef f():\n    import torchvision\n"
     assert modules_for([written(tmp_path, text)]) == ["scipy.stats", "sklearn.datasets", "torchvision"]
     assert modules_for([]) == []
 
 
-def test_so_is_what_its_modules_import(tmp_path: Path) -> None:
+def test_imports_of_its_modules_are_preimported(tmp_path: Path) -> None:
     written(tmp_path, "import pandas\n", "data.py")
     assert modules_for([written(tmp_path, "import data\n")]) == ["pandas"]
 
@@ -73,7 +73,7 @@ def test_a_file_may_read_the_environment(tmp_path: Path, word: str) -> None:
         "[os.environ for _ in 'a']",
     ],
 )
-def test_nothing_is_where_any_file_may_change_the_environment(tmp_path: Path, word: str) -> None:
+def test_nothing_is_preimported_if_a_file_may_change_the_environment(tmp_path: Path, word: str) -> None:
     harmless = written(tmp_path / "a", "import pandas\n")
     assert modules_for([harmless, written(tmp_path / "b", f"import os\n\ndef f():\n    {word}\n")]) == []
 
@@ -83,7 +83,7 @@ def test_a_module_of_the_users_own_is_not_mistaken_for_a_package(tmp_path: Path)
     assert modules_for([written(tmp_path, "import pandas\nimport scipy\n")]) == ["scipy"]
 
 
-def test_a_file_that_cannot_be_read_is_left_to_whoever_loads_it(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_left_to_its_loader(tmp_path: Path) -> None:
     broken = written(tmp_path / "a", "import (\n")
     assert modules_for([str(tmp_path / "none.py"), broken, written(tmp_path / "b", "import scipy\n")]) == ["scipy"]
 

@@ -69,7 +69,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process
     del sys.modules[name]
 
 
-def test_nothing_is_left_where_nothing_has_changed(process: Process) -> None:
+def test_unchanged_processes_have_no_leftovers(process: Process) -> None:
     process.module.SEEN.append(1)  # one of the caches
     process.module.data("valid")  # read late, and kept
     os.environ["NO_NAME_IN_THE_CODE"] = "1"
@@ -90,14 +90,14 @@ def test_nothing_is_left_where_nothing_has_changed(process: Process) -> None:
     ],
     ids=["global", "new", "class", "function", "method"],
 )
-def test_what_training_has_changed_is_named(process: Process, change: Any, name: str, capfd: Any) -> None:
+def test_changes_by_training_are_named(process: Process, change: Any, name: str, capfd: Any) -> None:
     change(process.module)
     name = name.format(file=Path(process.file).name)
     assert process.find() == [name]
     assert f"--- other training in this process has changed {name}" in capfd.readouterr().out
 
 
-def test_settings_of_libraries_and_variables_that_the_code_names_are_looked_at(process: Process) -> None:
+def test_settings_of_libraries_and_named_variables_are_compared(process: Process) -> None:
     os.environ["LEFT_OVER_BEST"] = "1"
     torch.set_default_dtype(torch.float64)
     try:
@@ -107,7 +107,7 @@ def test_settings_of_libraries_and_variables_that_the_code_names_are_looked_at(p
         del os.environ["LEFT_OVER_BEST"]
 
 
-def test_what_loading_brings_back_is_the_states(process: Process) -> None:
+def test_values_restored_by_loading_belong_to_the_state(process: Process) -> None:
     process.module.PHASE, process.module.Left.made = 3, 1
     before = process.leftovers.values_before_load(process.trainer, process.file)
     process.trainer.load_state_dict({"phase": 2})

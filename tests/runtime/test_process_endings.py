@@ -55,9 +55,7 @@ class Untidy(Trainer):
 """
 
 
-def test_what_a_trainer_leaves_open_is_written_and_what_it_has_planned_for_the_end_is_done(
-    start: Start, deadline: Deadline, tmp_path: Path
-) -> None:
+def test_open_files_are_flushed_and_exit_handlers_run(start: Start, deadline: Deadline, tmp_path: Path) -> None:
     """Its process does not end as Python does, which takes all of torch apart."""
     file = tmp_path / "trainer.py"
     file.write_text(UNTIDY.format(folder=tmp_path))
@@ -69,7 +67,7 @@ def test_what_a_trainer_leaves_open_is_written_and_what_it_has_planned_for_the_e
 
 
 @pytest.mark.parametrize("mood", ["hang", "hold_the_gil"])
-def test_who_is_silent_for_too_long_is_ended_and_it_is_said_where_it_was(
+def test_a_silent_trainer_is_ended_and_its_stack_reported(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mood: str
 ) -> None:
     monkeypatch.setattr("app.workers.trainer_connection.STACK_SECONDS", 1e6)  # it says so at once
@@ -95,7 +93,7 @@ def test_who_is_silent_for_too_long_is_ended_and_it_is_said_where_it_was(
         ("be_killed", SECONDS, r"signal 9 \(SIGKILL\): the machine may have run out of memory"),
     ],
 )
-def test_a_crash_is_told_with_its_reason(
+def test_a_crash_is_reported_with_its_reason(
     start: Start, monkeypatch: pytest.MonkeyPatch, mood: str, seconds: float, words: str
 ) -> None:
     """seconds: how long its end is waited for, once it has closed its connection."""
@@ -108,7 +106,7 @@ def test_a_crash_is_told_with_its_reason(
     assert are_gone(process.pid)
 
 
-def test_a_crash_is_heard_of_although_somebody_holds_the_connection(start: Start, tmp_path: Path) -> None:
+def test_a_crash_is_noticed_while_a_child_holds_the_connection(start: Start, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     process = moody(start(), journal=str(journal))
     try:
@@ -119,7 +117,7 @@ def test_a_crash_is_heard_of_although_somebody_holds_the_connection(start: Start
     assert failed.value.kind == "crash"
 
 
-def test_who_cannot_begin_is_ended(warm: Warm, start: Start) -> None:
+def test_a_trainer_that_cannot_start_is_ended(warm: Warm, start: Start) -> None:
     forked = list[tuple[Wire, Wire, int]]()
 
     class Watched:
@@ -133,14 +131,16 @@ def test_who_cannot_begin_is_ended(warm: Warm, start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_who_does_not_hear_is_told_its_new_end_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_end_is_sent_once_to_a_busy_trainer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a message at each look, the connection would be full before the slot sees that the trainer hangs."""
     monkeypatch.setattr("app.workers.trainer_connection.POLL_SECONDS", 0.0)
     with pytest.raises(TrainerFailed, match="last command: train"):
         train(moody(start()), 9, "hold_the_gil", deadline=Deadline(1.0), on_progress=lambda step: 5)
 
 
-def test_who_takes_no_command_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch, deadline: Deadline) -> None:
+def test_a_trainer_that_reads_no_command_is_ended(
+    start: Start, monkeypatch: pytest.MonkeyPatch, deadline: Deadline
+) -> None:
     """Stopped, it leaves unread what fills the connection."""
     monkeypatch.setattr("app.workers.trainer_connection.SEND_SECONDS", 0.2)
     process = moody(start())
@@ -150,7 +150,7 @@ def test_who_takes_no_command_is_ended(start: Start, monkeypatch: pytest.MonkeyP
     assert failed.value.kind == "hang" and are_gone(process.pid)
 
 
-def test_a_process_killed_from_outside_is_missed_between_two_calls(start: Start, deadline: Deadline) -> None:
+def test_a_killed_process_is_noticed_between_two_calls(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(TrainerFailed, match="SIGKILL") as failed:
@@ -158,7 +158,7 @@ def test_a_process_killed_from_outside_is_missed_between_two_calls(start: Start,
     assert failed.value.kind == "crash"
 
 
-def test_the_signal_that_slurm_sends_to_all_ends_no_trainer_but_what_it_started(start: Start) -> None:
+def test_slurms_signal_ends_children_of_a_trainer_and_not_the_trainer(start: Start) -> None:
     process = moody(start())
     for pid in (process.pid, psutil.Process(process.pid).ppid()):
         os.kill(pid, signal.SIGTERM)
@@ -166,7 +166,7 @@ def test_the_signal_that_slurm_sends_to_all_ends_no_trainer_but_what_it_started(
     assert train(moody(start()), 1).step == 1
 
 
-def test_workers_of_a_trainer_end_with_it(start: Start, tmp_path: Path) -> None:
+def test_workers_end_with_their_trainer(start: Start, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     process = moody(start(), workers=2, journal=str(journal))
     with pytest.raises(TrainerFailed, match="nothing was heard"):
@@ -175,7 +175,7 @@ def test_workers_of_a_trainer_end_with_it(start: Start, tmp_path: Path) -> None:
     assert len(begun) == 4 and are_gone(process.pid, *begun)
 
 
-def test_another_thread_can_end_a_process_that_is_waited_for(start: Start) -> None:
+def test_a_process_can_be_ended_while_another_thread_waits_for_it(start: Start) -> None:
     process = moody(start())
     threading.Timer(0.2, process.kill).start()
     with pytest.raises(Exception, match="on purpose"):
@@ -183,7 +183,7 @@ def test_another_thread_can_end_a_process_that_is_waited_for(start: Start) -> No
     assert are_gone(process.pid)
 
 
-def test_a_closed_process_is_gone_and_its_id_may_be_anothers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_process_never_signals_its_old_id(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     signals = list[tuple[int, int]]()
     monkeypatch.setattr(os, "killpg", lambda *signal: signals.append(signal))
     process = moody(start())

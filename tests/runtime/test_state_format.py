@@ -50,12 +50,12 @@ STATE = {
 }
 
 
-def test_everything_comes_back() -> None:
+def test_all_values_are_restored() -> None:
     restored = unpack(image_of(STATE))
     assert same(STATE | {"grad": STATE["grad"].detach()}, restored)
 
 
-def test_arrays_and_bytes_come_back() -> None:
+def test_arrays_and_bytes_are_restored() -> None:
     state: dict[str, Any] = {"booster": b"\x00\xff", "none": b"", "point": np.array(2.5)}
     state |= {"columns": np.arange(6.0).reshape(2, 3).T, "mask": np.array([True, False]), "many": [np.zeros((0, 3))]}
     state["rows"] = np.arange(6, dtype=np.uint16).reshape(2, 3)
@@ -72,7 +72,7 @@ NUMBERS = [kind for kind in np.sctypeDict.values() if issubclass(kind, np.number
 
 
 @pytest.mark.parametrize("kind", sorted(set(NUMBERS), key=lambda kind: kind.__name__))
-def test_scalars_of_numpy_come_back_with_their_type_and_bits(kind: type[np.generic]) -> None:
+def test_numpy_scalars_are_restored_with_type_and_bits(kind: type[np.generic]) -> None:
     """A float32 that a late step put into the state ended all trials; a float64 came back as a float."""
     numbers = [kind(0), kind(1)]
     if issubclass(kind, np.inexact):
@@ -83,13 +83,13 @@ def test_scalars_of_numpy_come_back_with_their_type_and_bits(kind: type[np.gener
     assert [each.tobytes() for each in restored["all"]] == [each.tobytes() for each in numbers]
 
 
-def test_times_of_numpy_come_back() -> None:
+def test_numpy_times_are_restored() -> None:
     state = [np.datetime64("2026-11-28"), np.timedelta64(3, "ms"), np.timedelta64(3)]
     restored = unpack(image_of(state))
     assert [(each, each.dtype) for each in restored] == [(each, each.dtype) for each in state]
 
 
-def test_a_file_is_read_where_it_is_and_never_changed() -> None:
+def test_a_file_is_mapped_and_never_changed() -> None:
     fd, _ = write({"weights": torch.zeros(1000)})
     read(fd)["weights"].fill_(1.0)
     assert read(fd)["weights"].sum() == 0
@@ -111,12 +111,12 @@ def test_other_programs_read_the_tensors_by_their_names() -> None:
     }
 
 
-def test_names_that_would_be_the_same_differ() -> None:
+def test_colliding_names_are_made_distinct() -> None:
     state = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, 1: torch.zeros(2), "1": torch.ones(2)}
     assert len(load(image_of(state))) == 4 and same(unpack(image_of(state)), state)
 
 
-def test_checkpoints_of_the_version_before_can_be_read() -> None:
+def test_checkpoints_of_the_previous_version_are_read() -> None:
     tree = {"$pairs": [["trainer", {"$pairs": [["w", {"$tensor": "0"}], ["n", 3]]}], ["t", {"$tuple": [1, None]}]]}
     image = save({"0": torch.arange(3.0)}, metadata={"tree": json.dumps(tree)})
     assert same(unpack(image), {"trainer": {"w": torch.arange(3.0), "n": 3}, "t": (1, None)})
@@ -141,7 +141,7 @@ def test_checkpoints_of_the_version_before_can_be_read() -> None:
         ({"file": Path("a")}, r'state\["file"\] is a pathlib.PosixPath; write str\(file\)'),
     ],
 )
-def test_what_cannot_be_saved_is_named(state: Any, words: str) -> None:
+def test_values_that_cannot_be_saved_are_named(state: Any, words: str) -> None:
     with pytest.raises(Unsavable, match=words):
         write(state)
 
@@ -151,7 +151,7 @@ class OnGpu(torch.Tensor):
 
 
 @pytest.mark.parametrize("room", [0, 8])
-def test_copies_from_a_gpu_are_over_also_where_one_fails(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+def test_copies_from_a_gpu_are_complete_even_if_one_fails(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """Its memory is filled again at once: a copy that is still under way would write into the next state."""
     stream = MagicMock()
     for name, made in (("Stream", stream), ("current_stream", MagicMock()), ("stream", nullcontext())):
@@ -169,12 +169,12 @@ def test_a_state_that_holds_itself_is_refused() -> None:
         write(state)
 
 
-def test_where_memory_has_no_files_a_file_without_a_name_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnamed_file_replaces_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert same(unpack(image_of(STATE["model"])), STATE["model"])
 
 
-def test_no_room_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_before_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, length: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -58,7 +58,7 @@ def written(folder: Path, init: str = "pass", step: str = "pass", head: str = ""
     return str(path)
 
 
-def built(process: TrainerProcess, path: str) -> TrainerProcess:
+def build_template(process: TrainerProcess, path: str) -> TrainerProcess:
     process.call(PATIENT).build(file=path, name="small", args={}, seed=7)
     return process
 
@@ -71,7 +71,7 @@ def forks() -> Iterator[list[Fork]]:
         each.close()
 
 
-def forked(template: TrainerProcess, forks: list[Fork], printed: bytes = b"") -> Fork:
+def run_fork(template: TrainerProcess, forks: list[Fork], printed: bytes = b"") -> Fork:
     forks.append(Fork.from_template(Template(template, printed, []), template.request_fork()))
     return forks[-1]
 
@@ -96,8 +96,8 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("init", UNSAFE)
-def test_what_forks_would_share_makes_a_process_no_template(start: Start, tmp_path: Path, init: str) -> None:
-    process = built(start(), written(tmp_path, init))
+def test_shared_resources_prevent_a_template(start: Start, tmp_path: Path, init: str) -> None:
+    process = build_template(start(), written(tmp_path, init))
     unsafe, files = process.call(PATIENT).become_template(fds=[2])
     assert unsafe and not files
     assert re.search(UNSAFE[init], unsafe), unsafe
@@ -113,21 +113,21 @@ def test_what_forks_would_share_makes_a_process_no_template(start: Start, tmp_pa
         "self.kept = torch.utils.data.DataLoader(list(range(8)), num_workers=2)",
     ],
 )
-def test_data_that_is_only_read_is_no_hindrance(start: Start, tmp_path: Path, init: str) -> None:
-    unsafe, files = built(start(), written(tmp_path, init)).call(PATIENT).become_template(fds=[2])
+def test_read_only_data_allows_a_template(start: Start, tmp_path: Path, init: str) -> None:
+    unsafe, files = build_template(start(), written(tmp_path, init)).call(PATIENT).become_template(fds=[2])
     assert not unsafe
     assert [Path(each).name for each in files] in ([], ["data.bin"], ["data.txt"])
 
 
-def test_a_fork_is_what_a_process_is_that_builds_for_itself(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+def test_a_fork_equals_a_process_that_builds_itself(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
     path = written(tmp_path)
-    alone, template = built(start(), path), built(start(), path)
+    alone, template = build_template(start(), path), build_template(start(), path)
     template.call(PATIENT).become_template(fds=[2])
-    first, second = forked(template, forks), forked(template, forks)
+    first, second = run_fork(template, forks), run_fork(template, forks)
     expected = values(alone, 4)
     assert values(first, 4) == values(second, 4) == expected
     with closing(alone.save(deadline=PATIENT)) as state:
-        again, other = forked(template, forks), built(start(), path)
+        again, other = run_fork(template, forks), build_template(start(), path)
         for each in (again, other):  # what loading draws comes out of the generators as the build has left them
             each.call(PATIENT).load(fds=state.lend(), hp={}, step=4)
         assert values(again, 6) == values(other, 6)
@@ -145,52 +145,50 @@ def test_memory_is_moved_into_large_pages_once_forks_have_cost_as_much(
     assert gathered == [FORKS_BEFORE_GATHERING][: count >= FORKS_BEFORE_GATHERING]
 
 
-def test_nothing_is_left_over_from_another_fork(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+def test_forks_do_not_affect_each_other(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
     path = written(tmp_path, step="self.drawn.append(next(SCALES))", head="SCALES = itertools.cycle([0.2, 0.7, 1.3])\n")
-    template = built(start(), path)
+    template = build_template(start(), path)
     template.call(PATIENT).become_template(fds=[2])
-    assert len({values(forked(template, forks), 2)["drawn"] for _ in range(3)}) == 1
+    assert len({values(run_fork(template, forks), 2)["drawn"] for _ in range(3)}) == 1
 
 
-def test_a_fork_that_is_killed_leaves_its_template_well(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = built(start(), written(tmp_path))
+def test_a_killed_fork_leaves_its_template_usable(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+    template = build_template(start(), written(tmp_path))
     template.call(PATIENT).become_template(fds=[2])
-    first = forked(template, forks)
+    first = run_fork(template, forks)
     first.kill()
     assert are_gone(first.pid)
-    assert values(forked(template, forks), 3)["seen"] == 3.0
+    assert values(run_fork(template, forks), 3)["seen"] == 3.0
 
 
 def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = built(start(), written(tmp_path))
+    template = build_template(start(), written(tmp_path))
     template.call(PATIENT).become_template(fds=[2])
-    first = forked(template, forks)
+    first = run_fork(template, forks)
     psutil.Process(template.pid).kill()
     assert are_gone(first.pid)
     with pytest.raises(TrainerFailed, match="the interpreter that it was forked from has ended"):
         values(first, 3)
 
 
-def test_a_fork_keeps_on_at_a_signal_to_all_processes_of_a_worker(
-    start: Start, tmp_path: Path, forks: list[Fork]
-) -> None:
-    template = built(start(), written(tmp_path))
+def test_a_fork_survives_a_signal_to_the_workers_group(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
+    template = build_template(start(), written(tmp_path))
     template.call(PATIENT).become_template(fds=[2])
-    first = forked(template, forks)
+    first = run_fork(template, forks)
     assert values(first, 1)["seen"] == 1.0
     for process in (first, template):
         os.kill(process.pid, signal.SIGTERM)
     assert values(first, 2)["seen"] == 2.0
-    assert values(forked(template, forks), 2)["seen"] == 2.0
+    assert values(run_fork(template, forks), 2)["seen"] == 2.0
 
 
 @pytest.mark.parametrize(
     "step", ["pass", "self.kept = self.kept or open(os.path.join(HERE, 'out.txt'), 'w'); self.kept.write('x')"]
 )
-def test_a_fork_writes_its_files_to_the_last_byte(start: Start, tmp_path: Path, forks: list[Fork], step: str) -> None:
-    template = built(start(), written(tmp_path, step=step))
+def test_a_fork_flushes_its_files(start: Start, tmp_path: Path, forks: list[Fork], step: str) -> None:
+    template = build_template(start(), written(tmp_path, step=step))
     template.call(PATIENT).become_template(fds=[2])
-    values(forked(template, forks), 3)
+    values(run_fork(template, forks), 3)
     forks[-1].close()
     out = tmp_path / "out.txt"
     assert (out.read_text() if out.exists() else "") == ("" if step == "pass" else "xxx")
@@ -199,7 +197,7 @@ def test_a_fork_writes_its_files_to_the_last_byte(start: Start, tmp_path: Path, 
 def test_the_next_fork_is_made_while_one_trains_and_ends_with_its_template(
     start: Start, tmp_path: Path, forks: list[Fork]
 ) -> None:
-    process = built(start(), written(tmp_path))
+    process = build_template(start(), written(tmp_path))
     process.call(PATIENT).become_template(fds=[2])
     template = Template(process, b"", [])
     forks += [template.fork(), template.fork()]
@@ -212,14 +210,14 @@ def test_the_next_fork_is_made_while_one_trains_and_ends_with_its_template(
     assert all(are_gone(each.pid) for each in of_template)
 
 
-def test_a_fork_that_does_not_end_is_killed_while_the_next_one_trains(
+def test_a_hanging_fork_is_killed_while_the_next_one_trains(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.workers.template.CLOSE_SECONDS", 0.5)
     wait = (
         "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
     )
-    process, templates = built(start(), written(tmp_path, step=wait)), Templates()
+    process, templates = build_template(start(), written(tmp_path, step=wait)), Templates()
     process.call(PATIENT).become_template(fds=[2])
     fork = Template(process, b"", []).fork()
     values(fork, 1)
@@ -233,7 +231,7 @@ def test_a_fork_that_does_not_end_is_killed_while_the_next_one_trains(
     templates.close()
 
 
-def test_a_template_is_built_again_where_its_process_has_died_or_its_data_have_changed(
+def test_a_template_is_rebuilt_after_its_death_or_a_change_of_data(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     init = "self.drawn.append(float(open(os.path.join(HERE, 'data.txt')).readline()))"
@@ -241,7 +239,7 @@ def test_a_template_is_built_again_where_its_process_has_died_or_its_data_have_c
     key = TemplateKey(source=None, trainer="small", args="{}", seed=7, determinism="strict", shards=0, parallel="tree")  # type: ignore[arg-type]
 
     def add() -> TrainerProcess:
-        process = built(start(), path)
+        process = build_template(start(), path)
         _, files = process.call(PATIENT).become_template(fds=[2])
         templates.add(key, process, b"built\n", files)
         return process

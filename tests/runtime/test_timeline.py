@@ -20,7 +20,7 @@ def values_in_force(hp: dict[str, Any], step: int) -> ScheduleSegment:
 
 
 @given(configurations("cab"))
-def test_values_are_those_of_the_plan_in_the_same_order(sequences: dict[str, Sequence]) -> None:
+def test_values_equal_the_plans_in_order(sequences: dict[str, Sequence]) -> None:
     hp = {name: sequence.to_json() for name, sequence in sequences.items()}
     timeline = HpTimeline(hp)
     for step in range(STEPS):
@@ -39,11 +39,11 @@ def test_changes_lead_from_the_values_of_one_step_to_those_of_the_next(sequences
         assert values == timeline.at(step)
 
 
-def test_it_can_be_asked_in_any_order_and_far_ahead() -> None:
+def test_values_are_available_in_any_order_and_far_ahead() -> None:
     hp = {"lr": {"family": "cosine", "init": 1.0, "min": 0.0, "period": 10}}
     ahead = HpTimeline(hp)
     assert ahead.at(100_000) == {"lr": 1.0} and ahead.at(3) == HpTimeline(hp).at(3)
 
 
-def test_no_hyper_parameters_are_no_values() -> None:
+def test_a_trial_without_hyper_parameters_has_no_values() -> None:
     assert HpTimeline({}).at(0) == HpTimeline({}).changes(5) == {}

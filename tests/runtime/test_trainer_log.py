@@ -66,7 +66,7 @@ class Talkative(Trainer):
         self.step = state["step"]
 
 
-def test_means_since_the_last_time() -> None:
+def test_logged_values_are_means_since_the_last_row() -> None:
     logged = MetricSums()
     for value in (1, torch.tensor(3.0, requires_grad=True), torch.tensor([2])):
         logged.add("loss", value)
@@ -75,14 +75,14 @@ def test_means_since_the_last_time() -> None:
     assert logged.means() == {}
 
 
-def test_a_tensor_that_changes_later_is_kept_as_it_was() -> None:
+def test_a_logged_tensor_is_copied() -> None:
     logged, value = MetricSums(), torch.tensor(1.0)
     logged.add("loss", value)
     value += 5
     assert logged.means() == {"loss": 1.0}
 
 
-def test_nothing_waits_for_the_device_before_it_is_fetched() -> None:
+def test_logging_waits_for_the_device_only_at_fetches() -> None:
     logged, OnADevice.waits = MetricSums(), 0
     for _ in range(100):
         logged.add("loss", OnADevice())
@@ -91,12 +91,12 @@ def test_nothing_waits_for_the_device_before_it_is_fetched() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.zeros(2), "high", None])
-def test_what_is_no_number_fails_the_step(value: Any) -> None:
+def test_logging_a_value_that_is_no_number_fails_the_step(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         MetricSums().add("loss", value)
 
 
-def test_what_is_said_while_evaluating_or_before_a_load_is_left_out() -> None:
+def test_values_logged_in_evaluation_or_before_a_load_are_dropped() -> None:
     model = Model.build(Talkative, {}, 0, "cpu")
     model.advance(ONE)
     model.evaluate()
@@ -107,7 +107,7 @@ def test_what_is_said_while_evaluating_or_before_a_load_is_left_out() -> None:
     assert model.logged_means() == {}
 
 
-def test_rows_come_once_in_a_while_and_a_full_disk_costs_no_training(tmp_path: Path) -> None:
+def test_rows_are_periodic_and_a_full_disk_does_not_stop_training(tmp_path: Path) -> None:
     model, journal, path = Model.build(Talkative, {}, 0, "cpu"), Journal(), tmp_path / "rows"
     with path.open("wb", buffering=0) as file:
         journal.write_to(file.fileno())
@@ -133,7 +133,7 @@ def test_a_process_writes_rows_to_the_file_of_the_stage(start: Start, deadline: 
         assert rows[-1]["step"] == until and rows[-1]["metrics"].keys() == {"push"}
 
 
-def test_a_device_that_fails_late_fails_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_device_error_is_reported_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model.build(Talkative, {}, 0, "cpu")
     model.advance(ONE)
 

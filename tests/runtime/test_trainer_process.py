@@ -38,9 +38,7 @@ def whole(start: Start, deadline: Deadline) -> bytes:
     return state_of(process, deadline)
 
 
-def test_in_pieces_watched_and_in_other_processes_the_result_is_the_same(
-    start: Start, deadline: Deadline, whole: bytes
-) -> None:
+def test_results_are_equal_in_pieces_and_other_processes(start: Start, deadline: Deadline, whole: bytes) -> None:
     first, used = start(), start()
     for process in (first, used):
         process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
@@ -76,7 +74,7 @@ def test_a_state_that_is_saved_with_an_evaluation_is_the_same_or_dropped(
     assert state_of(process, deadline) == whole
 
 
-def test_memory_that_is_given_back_during_an_evaluation_is_used_again(start: Start, deadline: Deadline) -> None:
+def test_memory_returned_during_an_evaluation_is_reused(start: Start, deadline: Deadline) -> None:
     """It was given back to the save that was on its way already, and so to nothing."""
     process, buffers = moody(start()), set[int]()
     before = process.save(deadline=deadline)
@@ -90,7 +88,7 @@ def test_memory_that_is_given_back_during_an_evaluation_is_used_again(start: Sta
     assert len(buffers) <= 3
 
 
-def test_an_evaluation_and_the_save_behind_it_fail_each_for_itself(start: Start, deadline: Deadline) -> None:
+def test_an_evaluation_and_its_save_fail_separately(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     train(process, 1, "unsavable")
     assert process.evaluate(deadline=deadline, look=True).metrics["total"] == 1
@@ -103,9 +101,7 @@ def test_an_evaluation_and_the_save_behind_it_fail_each_for_itself(start: Start,
 
 
 @pytest.mark.parametrize("mood", ["slow_to_save", "slow_to_measure_and_save"])
-def test_only_a_quick_evaluation_is_answered_together_with_the_save_behind_it(
-    start: Start, deadline: Deadline, mood: str
-) -> None:
+def test_only_a_quick_evaluation_is_answered_with_its_save(start: Start, deadline: Deadline, mood: str) -> None:
     """Else both together might be silent for longer than one may be."""
     process = moody(start())
     train(process, 1, mood)
@@ -117,7 +113,7 @@ def test_only_a_quick_evaluation_is_answered_together_with_the_save_behind_it(
     assert waited == (mood == "slow_to_save")
 
 
-def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(start: Start, deadline: Deadline) -> None:
+def test_training_reports_the_memory_of_its_own_model(start: Start, deadline: Deadline) -> None:
     process, size = start(), 300 * 2**20
     peaks = list[int]()
     for each in (size, 8):
@@ -126,7 +122,7 @@ def test_training_says_how_much_memory_its_model_took_and_not_the_one_before(sta
     assert peaks[0] - peaks[1] > 0.9 * size and peaks[1] > 0
 
 
-def test_a_checkpoint_comes_back_from_bytes(start: Start, deadline: Deadline, whole: bytes) -> None:
+def test_a_checkpoint_is_restored_from_bytes(start: Start, deadline: Deadline, whole: bytes) -> None:
     state = State.from_bytes(whole)
     process = start()
     process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
@@ -149,14 +145,14 @@ def test_a_data_loader_has_workers_and_resumes_exactly(start: Start, deadline: D
     assert metrics["daemon"] == 0 and metrics["total"] != 0
 
 
-def test_a_training_is_made_longer_and_shorter_while_it_runs(start: Start) -> None:
+def test_a_running_training_is_extended_and_shortened(start: Start) -> None:
     process = moody(start())
     assert train(process, 5, on_progress=lambda step: 40).step in (5, 40)
     aims = iter([10**9, 10**9 + 1])
     assert train(process, 10**9, on_progress=lambda step: next(aims, 0)).step < 10**9
 
 
-def test_a_training_that_arrives_before_it_hears_of_its_new_end_goes_on(start: Start) -> None:
+def test_a_training_continues_to_an_end_that_arrives_late(start: Start) -> None:
     process = moody(start())
     on_progress = iter([50])
     assert train(process, 2, on_progress=lambda step: next(on_progress, None)).step in (2, 50)
@@ -174,7 +170,7 @@ def test_progress_is_reported_while_steps_are_short(start: Start) -> None:
     assert steps == sorted(steps) and 0 < steps[-1] <= end.step
 
 
-def test_what_interrupts_the_watcher_stops_the_training_and_nothing_is_lost(start: Start, deadline: Deadline) -> None:
+def test_an_interrupt_of_the_watcher_stops_training_without_loss(start: Start, deadline: Deadline) -> None:
     def interrupt(step: int) -> None:
         raise KeyboardInterrupt
 
@@ -202,7 +198,7 @@ def test_a_state_is_larger_than_any_buffer(start: Start, deadline: Deadline) -> 
     state.close()
 
 
-def test_memory_of_a_state_is_used_again_but_not_what_a_model_was_loaded_from(start: Start, deadline: Deadline) -> None:
+def test_memory_of_saved_states_is_reused_and_of_loaded_ones_not(start: Start, deadline: Deadline) -> None:
     process, other = (moody(start()) for _ in range(2))
     train(process, 1)
     used = list[int]()
@@ -229,7 +225,7 @@ def test_a_process_has_its_share_of_threads(start: Start, deadline: Deadline) ->
     assert moody(start(threads=3)).call(deadline).evaluate().metrics["threads"] == 3
 
 
-def test_a_gpu_that_is_not_there_is_said_at_once(start: Start) -> None:
+def test_a_missing_gpu_is_reported_at_once(start: Start) -> None:
     with pytest.raises(TrainerFailed, match="finds no GPU") as failed:
         start(device="cuda:0", visible_devices="")
     assert failed.value.kind == "device"
@@ -250,9 +246,7 @@ def test_a_gpu_that_is_not_there_is_said_at_once(start: Start) -> None:
         ),
     ],
 )
-def test_what_the_trainer_raises_is_told_by_kind_step_and_traceback(
-    start: Start, mood: str, kind: str, words: str
-) -> None:
+def test_an_error_is_reported_with_kind_step_and_traceback(start: Start, mood: str, kind: str, words: str) -> None:
     process = moody(start())
     train(process, 3)
     with pytest.raises(TrainerFailed, match=words) as failed:
@@ -264,19 +258,19 @@ def test_what_the_trainer_raises_is_told_by_kind_step_and_traceback(
     failed.value.error.encode()
 
 
-def test_arguments_that_the_trainer_does_not_know_need_no_traceback(start: Start) -> None:
+def test_unknown_arguments_are_reported_without_a_traceback(start: Start) -> None:
     with pytest.raises(TrainerFailed, match=r"^TypeError: Moody.__init__\(\) got an unexpected .* 'sise'") as failed:
         moody(start(), sise=3)
     assert failed.value.kind == "exception"
 
 
-def test_a_fault_of_ours_is_told_apart(start: Start) -> None:
+def test_an_internal_error_is_distinguished(start: Start) -> None:
     with pytest.raises(TrainerFailed, match="there is no model yet") as failed:
         train(start(), 1)
     assert failed.value.kind == "internal"
 
 
-def test_a_context_broken_in_one_process_is_whole_in_the_next(start: Start, deadline: Deadline) -> None:
+def test_a_broken_context_does_not_affect_the_next_process(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     with pytest.raises(TrainerFailed):
         train(process, 1, "break_the_context")
@@ -284,7 +278,7 @@ def test_a_context_broken_in_one_process_is_whole_in_the_next(start: Start, dead
     assert moody(start()).call(deadline).evaluate().metrics["broken"] == 0
 
 
-def test_all_that_is_said_goes_to_the_log_of_the_trial(start: Start, tmp_path: Path) -> None:
+def test_all_output_goes_to_the_trials_log(start: Start, tmp_path: Path) -> None:
     process = moody(start())
     for name in ("one", "two"):
         process.log(tmp_path / "logs" / name)
@@ -309,9 +303,7 @@ def test_a_log_may_change_while_it_trains(start: Start, tmp_path: Path) -> None:
     assert "printed by the trainer" in (tmp_path / "log").read_text()
 
 
-def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
-    start: Start, deadline: Deadline, tmp_path: Path
-) -> None:
+def test_resuming_on_another_machine_adds_a_line_to_the_log(start: Start, deadline: Deadline, tmp_path: Path) -> None:
     first, same, other = start(threads=1), start(threads=1), start(threads=2)
     first.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
     first.train(HP, 2, deadline=deadline)
@@ -325,9 +317,7 @@ def test_going_on_under_other_circumstances_leaves_a_line_in_the_log(
     assert (tmp_path / "other").read_text() == line
 
 
-def test_going_on_with_another_package_leaves_a_line_in_the_log(
-    start: Start, deadline: Deadline, tmp_path: Path
-) -> None:
+def test_resuming_with_another_package_adds_a_line_to_the_log(start: Start, deadline: Deadline, tmp_path: Path) -> None:
     """Of the packages that the trainer imports."""
     text = f"import json, sys\nsys.path.append({str(tmp_path / 'packages')!r})\nimport layers\n"
     (tmp_path / "trainer.py").write_text(text + Path(TOY).read_text().replace("from __future__ import annotations", ""))

@@ -69,19 +69,19 @@ def trained(kind: type[Trainer], steps: int = 3) -> Model:
     return model
 
 
-def test_a_name_that_setup_does_not_read_is_known() -> None:
+def test_a_name_that_setup_does_not_read_is_reported() -> None:
     assert trained(Typo).unread() == ["lr"]
 
 
-def test_a_name_that_a_step_reads_is_read() -> None:
+def test_a_name_that_a_step_reads_counts_as_read() -> None:
     assert trained(Late).unread() == []
 
 
-def test_before_its_first_step_nothing_is_unread() -> None:
+def test_no_name_is_unread_before_the_first_step() -> None:
     assert Model.build(Typo, {}, 0, "cpu").unread() == []
 
 
-def test_looking_and_saving_is_no_reading() -> None:
+def test_our_own_reads_and_saves_do_not_count() -> None:
     """The trainer keeps the values: what looks at it for us goes through them."""
     model = trained(Typo)
     with model.given.ignoring_reads():
@@ -123,7 +123,7 @@ EVERYTHING: list[Callable[[dict[str, Any]], Any]] = [
 
 
 @pytest.mark.parametrize("use", EVERYTHING)
-def test_going_through_all_values_reads_all(use: Callable[[dict[str, Any]], Any]) -> None:
+def test_iterating_over_values_reads_all(use: Callable[[dict[str, Any]], Any]) -> None:
     assert trained(type("Given", (Given,), {"use": staticmethod(use)})).unread() == []
 
 
@@ -131,11 +131,11 @@ def test_going_through_all_values_reads_all(use: Callable[[dict[str, Any]], Any]
     "use",
     [lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1)],
 )
-def test_asking_for_one_value_reads_one(use: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_lookup_reads_one_value(use: Callable[[dict[str, Any]], Any]) -> None:
     assert trained(type("Given", (Given,), {"use": staticmethod(use)})).unread() == ["decay"]
 
 
-def test_what_setup_gets_is_a_dict_that_copies_to_plain_ones() -> None:
+def test_setup_gets_a_dict_that_copies_to_a_plain_one() -> None:
     values = ReadValues(HP, set())
     assert isinstance(values, dict) and values == HP and len(values) == 2
     assert [type(each) for each in (copy.copy(values), copy.deepcopy(values), values | {}, values.copy())] == [dict] * 4
@@ -145,5 +145,5 @@ def test_what_setup_gets_is_a_dict_that_copies_to_plain_ones() -> None:
     assert torch.load(file, weights_only=True) == HP, "which knows few classes"
 
 
-def test_yaml_writes_it() -> None:
+def test_yaml_writes_the_dict_of_setup() -> None:
     assert yaml.safe_load(yaml.safe_dump(ReadValues(HP, set()))) == HP

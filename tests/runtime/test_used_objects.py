@@ -88,7 +88,7 @@ def trained(model: Model, hp: HpTimeline, until: int) -> Model:
     ids=["names that a step makes", "an order by a hyper-parameter"],
 )
 @pytest.mark.parametrize("at", [4, 8])
-def test_a_trial_goes_on_in_an_object_that_trained_another(
+def test_a_trial_resumes_in_an_object_that_trained_another(
     trainer: Callable[[], type[Trainer]], other: HpTimeline, own: HpTimeline, used: bool, at: int
 ) -> None:
     kind = trainer()

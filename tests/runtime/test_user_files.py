@@ -87,7 +87,7 @@ OLD = pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="this torc
 @pytest.mark.parametrize(
     "name", ["app", "yaml", "celery", pytest.param("redis", marks=OLD), "pydantic", "sqlalchemy", "tests"]
 )
-def test_a_neighbour_may_be_called_as_what_the_service_uses(tmp_path: Path, value: Any, name: str) -> None:
+def test_a_neighbour_may_have_the_name_of_a_service_module(tmp_path: Path, value: Any, name: str) -> None:
     write_text(tmp_path, f"{name}.py", "VALUE = 3")
     assert value(write(tmp_path, "trainer.py", f"from {name} import VALUE")) == 12
 
@@ -102,7 +102,7 @@ def test_a_trainer_in_a_package_has_relative_imports_and_workers(tmp_path: Path,
     assert value(file, context=context) == 20
 
 
-def test_torchvision_and_what_needs_it_may_be_imported_first(tmp_path: Path, value: Any) -> None:
+def test_torchvision_and_its_dependents_may_be_imported_first(tmp_path: Path, value: Any) -> None:
     """Beside a torch for CPUs it could be imported only after something of ours."""
     file = write_text(tmp_path, "trainer.py", "import torchvision\n" + TRAINER.format(imports="VALUE = 2"))
     assert value(file) == 8
@@ -139,7 +139,7 @@ def test_a_process_serves_one_file(tmp_path: Path, start: Start, deadline: Deadl
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(
+def test_an_unusable_file_is_reported_with_its_reason(
     tmp_path: Path, start: Start, deadline: Deadline, text: str, words: str
 ) -> None:
     file = write_text(tmp_path, "trainer.py", text)
@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_used_says_why(
     assert "stagetree/" not in failed.value.error and "importlib" not in failed.value.error
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, start: Start, deadline: Deadline) -> None:
+def test_a_missing_file_is_reported_in_one_line(tmp_path: Path, start: Start, deadline: Deadline) -> None:
     with pytest.raises(TrainerFailed, match="there is no such file") as failed:
         start().call(deadline).build(file=str(tmp_path / "trainer.py"), name="mine", args={}, seed=0)
     assert len(failed.value.error.splitlines()) == 1

@@ -54,7 +54,7 @@ def test_common_libraries_that_trainers_name_are_imported_once(start: Start, tmp
 
 
 @pytest.mark.slow
-def test_what_a_user_has_of_that_name_beside_the_trainer_is_theirs(start: Start, tmp_path: Path) -> None:
+def test_a_users_module_beside_the_trainer_takes_precedence(start: Start, tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text("import sklearn\nfrom . import scipy\n")
     (tmp_path / "sklearn.py").write_text("")
     warm = Warm(files=[str(tmp_path / "trainer.py")])
@@ -63,7 +63,7 @@ def test_what_a_user_has_of_that_name_beside_the_trainer_is_theirs(start: Start,
 
 
 @pytest.mark.slow
-def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
+def test_a_dead_interpreter_ends_its_trainers_and_is_replaced(
     start: Start, own: Warm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = tmp_path / "journal"
@@ -85,9 +85,7 @@ def test_a_dead_interpreter_takes_its_trainers_along_and_another_one_is_started(
 
 
 @pytest.mark.slow
-def test_who_is_to_end_does_so_although_the_interpreter_does_nothing(
-    start: Start, own: Warm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trainers_end_even_if_the_interpreter_hangs(start: Start, own: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.workers.trainer_connection.KILL_SECONDS", 0.1)
     process = start(own)
     interpreter = interpreter_of(process)
@@ -125,7 +123,7 @@ def test_an_interpreter_ends_with_its_owner_but_not_before_the_trainers(start: S
 
 
 @pytest.mark.slow
-def test_the_trainers_of_an_interpreter_may_be_told_later(start: Start, tmp_path: Path) -> None:
+def test_the_trainers_of_an_interpreter_may_be_sent_later(start: Start, tmp_path: Path) -> None:
     """It imports torch meanwhile, and prints it into the log that it gets later."""
     (tmp_path / "trainer.py").write_text("def make():\n    from sklearn.datasets import load_digits\n")
     with (tmp_path / "early").open("a+b") as early, (tmp_path / "log").open("ab") as log:
@@ -143,7 +141,7 @@ def test_the_trainers_of_an_interpreter_may_be_told_later(start: Start, tmp_path
 
 
 @pytest.mark.slow
-def test_an_interpreter_that_is_never_told_ends_with_its_owner(tmp_path: Path) -> None:
+def test_an_interpreter_without_trainers_ends_with_its_owner(tmp_path: Path) -> None:
     interpreter, owner = launch(str(tmp_path / "warm"), files=[TOLD])
     owner.close()
     assert interpreter.wait(SECONDS) == 1
@@ -154,7 +152,7 @@ def files_of(*pids: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None:
+def test_no_descriptor_stays_open(start: Start, deadline: Deadline) -> None:
     process = moody(start())
     everyone = [os.getpid(), process.pid, interpreter_of(process).pid]
 
@@ -178,9 +176,7 @@ def test_nothing_is_left_open_anywhere(start: Start, deadline: Deadline) -> None
 
 
 @pytest.mark.slow
-def test_an_interpreter_that_cannot_be_started_says_why_and_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, start: Start, own: Warm
-) -> None:
+def test_a_failed_start_is_reported_and_retried(monkeypatch: pytest.MonkeyPatch, start: Start, own: Warm) -> None:
     with monkeypatch.context() as environment:
         environment.setenv("PYTHONPATH", str(Path(__file__).parent / "no_torch"))
         with pytest.raises(WarmFailed, match="cannot be started: ImportError: torch is broken here"):
@@ -189,7 +185,7 @@ def test_an_interpreter_that_cannot_be_started_says_why_and_is_tried_again(
     own.close()
 
 
-def test_an_interpreter_that_ends_each_time_is_started_twice_and_its_end_is_said(
+def test_an_interpreter_that_dies_at_start_is_tried_twice_and_reported(
     monkeypatch: pytest.MonkeyPatch, own: Warm
 ) -> None:
     started = list[int]()
@@ -207,9 +203,7 @@ def test_an_interpreter_that_ends_each_time_is_started_twice_and_its_end_is_said
     assert len(started) == 2
 
 
-def test_an_interpreter_that_says_no_more_and_runs_on_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, own: Warm
-) -> None:
+def test_the_wait_for_a_silent_interpreter_is_bounded(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
     monkeypatch.setattr(warm_module, "END_SECONDS", 0.01)
     started = list[subprocess.Popen[bytes]]()
 
@@ -228,7 +222,7 @@ def test_an_interpreter_that_says_no_more_and_runs_on_is_not_waited_for(
 
 
 @pytest.mark.slow
-def test_processes_may_end_and_be_let_go_at_the_same_moment(warm: Warm, start: Start) -> None:
+def test_processes_may_end_and_be_closed_at_the_same_moment(warm: Warm, start: Start) -> None:
     interpreter = interpreter_of(start())
     for _ in range(100):
         process = start()
@@ -252,7 +246,7 @@ sys.exit(warm.main())
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_full_is_said_and_the_interpreter_goes_on(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
+def test_a_failed_fork_is_reported_and_the_interpreter_survives(monkeypatch: pytest.MonkeyPatch, own: Warm) -> None:
     def launch_full(files: object) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = pair()
         with theirs:
@@ -266,9 +260,7 @@ def test_a_machine_that_is_full_is_said_and_the_interpreter_goes_on(monkeypatch:
     own.close()
 
 
-def test_an_interpreter_that_is_not_ready_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch, short_folder: Path
-) -> None:
+def test_the_wait_for_a_starting_interpreter_is_bounded(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> None:
     monkeypatch.setattr(warm_module, "START_SECONDS", 0.2)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.bind(str(short_folder / "deaf"))
@@ -279,7 +271,7 @@ def test_an_interpreter_that_is_not_ready_is_not_waited_for_for_ever(
         assert not opened() - before
 
 
-def test_a_machines_interpreter_that_hangs_up_each_time_is_said(short_folder: Path) -> None:
+def test_an_interpreter_that_closes_each_connection_is_reported(short_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(short_folder / "rude"))
         listener.listen()
@@ -294,7 +286,7 @@ def test_a_machines_interpreter_that_hangs_up_each_time_is_said(short_folder: Pa
                 Warm(str(short_folder / "rude")).fork()
 
 
-def test_trainers_get_nothing_that_the_service_is_set_up_with() -> None:
+def test_trainers_get_no_settings_of_the_service() -> None:
     """A trainer's error that quoted its environment showed the database's password to all who may look."""
     given = {"PATH": "/bin", "STAGETREE_DATABASE_URL": "postgresql://u:secret@db/x", "HF_TOKEN": "t", "DATA": "/data"}
     found = {**given, "STAGETREE_STACK": "/tmp/stagetree-x"}  # by which the next stack finds its remains

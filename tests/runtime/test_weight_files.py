@@ -21,27 +21,27 @@ def checkpoint(path: Path, **more: object) -> Path:
     return path
 
 
-def equal(path: Path) -> bool:
+def assert_equal_weights(path: Path) -> bool:
     found = load_weights(path)
     return found.keys() == WEIGHTS.keys() and all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
 
 
-def test_each_kind_of_file_gives_the_same(tmp_path: Path) -> None:
+def test_each_format_gives_the_same_weights(tmp_path: Path) -> None:
     save_file(WEIGHTS, tmp_path / "a")
     torch.save(WEIGHTS, tmp_path / "b")
     torch.save({"epoch": 3, "state_dict": WEIGHTS}, tmp_path / "c")
     torch.save({"model": torch.nn.Linear(4, 3).state_dict() | WEIGHTS}, tmp_path / "d")
     torch.save(WEIGHTS, tmp_path / "e", _use_new_zipfile_serialization=False)
     checkpoint(tmp_path / "f")
-    assert all(equal(tmp_path / name) for name in "abcdef")
+    assert all(assert_equal_weights(tmp_path / name) for name in "abcdef")
 
 
-def test_of_a_checkpoint_the_averages_are_taken_as_they_were_measured(tmp_path: Path) -> None:
+def test_measured_averages_of_a_checkpoint_are_used(tmp_path: Path) -> None:
     found = load_weights(checkpoint(tmp_path / "c", average={"bias": torch.zeros(3)}))
     assert torch.equal(found["bias"], torch.zeros(3)) and torch.equal(found["weight"], WEIGHTS["weight"])
 
 
-def test_kinds_are_told_by_how_a_file_begins(tmp_path: Path) -> None:
+def test_formats_are_recognised_by_their_first_bytes(tmp_path: Path) -> None:
     save_file(WEIGHTS, tmp_path / "weights")
     torch.save(WEIGHTS, tmp_path / "saved")
     checkpoint(tmp_path / "checkpoint")
@@ -58,7 +58,7 @@ def test_kinds_are_told_by_how_a_file_begins(tmp_path: Path) -> None:
     }
 
 
-def test_what_holds_no_weights_is_refused(tmp_path: Path) -> None:
+def test_files_without_weights_are_refused(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "a")
     (tmp_path / "b").write_text("no weights")
     for name in "ab":

@@ -58,7 +58,7 @@ def test_a_held_message_arrives_before_the_next_one_with_its_own_files(ends: End
         os.close(fd)
 
 
-def test_a_message_larger_than_the_buffers_arrives_whole(ends: Ends) -> None:
+def test_a_message_larger_than_the_buffers_arrives_complete(ends: Ends) -> None:
     text = "\udcff ü" * 2**20
     sender = threading.Thread(target=lambda: ends[0].send({"text": text}, timeout=30.0))
     sender.start()
@@ -66,12 +66,12 @@ def test_a_message_larger_than_the_buffers_arrives_whole(ends: Ends) -> None:
     sender.join()
 
 
-def test_who_does_not_listen_is_not_waited_for_for_ever(ends: Ends) -> None:
+def test_sending_to_a_stuck_reader_times_out(ends: Ends) -> None:
     with pytest.raises(WireTimeout, match="did not take a message"):
         ends[0].send({"text": "x" * 2**24}, timeout=0.05)
 
 
-def test_nothing_said_is_none_and_after_the_end_an_error(ends: Ends) -> None:
+def test_silence_is_none_and_a_closed_wire_an_error(ends: Ends) -> None:
     assert ends[1].receive(0.01) is None
     ends[0].send({"last": "words"})
     ends[0].finish()

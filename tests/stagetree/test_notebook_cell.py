@@ -21,7 +21,7 @@ def shown(slots: int = 1, **fields: Any) -> str:
     return live.html(StudyAnswer.from_json(examples.STUDY | {"progress": progress, "counts": counts} | fields))
 
 
-def test_it_says_what_matters() -> None:
+def test_the_view_has_the_essential_lines() -> None:
     text = shown()
     for part in (
         "elapsed, about 0:02 left",
@@ -38,7 +38,7 @@ def test_it_says_what_matters() -> None:
     assert "about" not in shown(state="completed", progress=examples.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
 
 
-def test_a_verification_is_told_from_training() -> None:
+def test_a_verification_is_distinguished_from_training() -> None:
     progress = examples.PROGRESS | {"running": [examples.UNDER_WAY | {"proof": "whole"}]}
     assert "verifies 2 trials" in shown(progress=progress)
 

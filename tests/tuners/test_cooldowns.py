@@ -336,7 +336,7 @@ def test_a_cooldown_does_not_go_on_when_its_trunk_is_cancelled_and_nothing_waits
         ({"rung_value": {"cooldown": 0.1}, "num_trials": 50_000}, {}, "must make at most 100,000 trials, got 150,000"),
     ],
 )
-def test_what_is_wrong_is_said(tuner: dict[str, Any], fields: dict[str, Any], text: str) -> None:
+def test_wrong_tokens_are_refused_in_a_sentence(tuner: dict[str, Any], fields: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
         spec(ASHA | tuner, **({"space": FLAT} | fields))
     assert text in str(raised.value)

@@ -243,7 +243,7 @@ def test_an_inexact_trainer_fails_the_study_with_the_reason() -> None:
         ({"rung_value": {"merge": 3}}, {"stop_hopeless": {}}, "stop_hopeless: must be left out beside tuner.rung"),
     ],
 )
-def test_what_is_wrong_is_said(tuner: dict[str, Any], fields: dict[str, Any], text: str) -> None:
+def test_wrong_tokens_are_refused_in_a_sentence(tuner: dict[str, Any], fields: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
         spec(ASHA | tuner, **({"space": FLAT} | fields))
     assert text in str(raised.value)
