@@ -142,7 +142,7 @@ def _with(labels: Labels, more: Mapping[str, str]) -> Labels:
     return frozenset({**dict(labels), **more}.items())
 
 
-def _without_name(labels: Labels) -> Labels:
+def _drop_name(labels: Labels) -> Labels:
     return frozenset(pair for pair in labels if pair[0] != NAME)
 
 
@@ -276,13 +276,13 @@ class Expression:
                 chosen = self._selector(self._next())
                 seconds = seconds_of(self._next().strip("[]"))
                 evaluate = lambda samples, at: {  # noqa: E731
-                    _without_name(labels): max(values) for labels, values in samples.span(at, seconds, chosen)
+                    _drop_name(labels): max(values) for labels, values in samples.span(at, seconds, chosen)
                 }
             case "increase":
                 chosen = self._selector(self._next())
                 seconds = seconds_of(self._next().strip("[]"))
                 evaluate = lambda samples, at: {  # noqa: E731
-                    _without_name(labels): _increase(values) for labels, values in samples.span(at, seconds, chosen)
+                    _drop_name(labels): _increase(values) for labels, values in samples.span(at, seconds, chosen)
                 }
             case _:
                 raise NotUnderstood(f"{self.text!r} calls {name}")
@@ -333,7 +333,7 @@ class Rule:
 
     def evaluate(self, samples: Samples, at: float) -> list[str]:
         """The summaries of the alerts that fire."""
-        found = {_without_name(labels): value for labels, value in self.expression.evaluate(samples, at).items()}
+        found = {_drop_name(labels): value for labels, value in self.expression.evaluate(samples, at).items()}
         self.active = {labels: self.active.get(labels, at) for labels in found}
         firing = [labels for labels, since in self.active.items() if at - since >= self.seconds]
         return [self._say(dict(labels), found[labels]) for labels in firing]

@@ -106,10 +106,10 @@ class Service:
     def wait(self, study: str, seconds: float = PATIENCE) -> Json:
         """The study with its trials, when it is over."""
 
-        def over() -> bool:
+        def has_ended() -> bool:
             return self.client.study(study, trials=False)["state"] in ("completed", "failed", "cancelled")
 
-        wait_for(f"the end of {study}", over, seconds)
+        wait_for(f"the end of {study}", has_ended, seconds)
         return self.client.study(study)
 
     def wait_for_step(self, study: str, step: int) -> None:

@@ -1,7 +1,8 @@
 """Check the English of code and guide: `python -m tools.prose`, a part of `make check`.
 
-Comments, docstrings and messages may have few of the turns of phrase in `DIALECT`, function names must not begin with
-a preposition, and the guide and the command line must have none of `GUIDE`. `--places` lists the lines of a rule.
+Comments, docstrings and messages of all Python may have few of the turns of phrase in `DIALECT`, function names must
+not begin with a preposition, and the guide and the command line must have none of `GUIDE`. `--places` lists the lines
+of a rule.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("app", "stagetree")
+PACKAGES = ("app", "stagetree", "tests", "tools", "benchmarks", "examples", "migrations")
+NAMED_PACKAGES = ("app", "stagetree", "tests")
+"""Where names of functions are checked, too."""
 
 Line = tuple[str, int, str]
 """File, line number, text."""
@@ -128,9 +131,9 @@ def long_sentences() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}: {' '.join(sentence.split())[:100]} ..."
 
 
-def source_files() -> list[Path]:
+def source_files(packages: Sequence[str] = PACKAGES) -> list[Path]:
     return sorted(
-        path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "node_modules" not in path.parts
+        path for package in packages for path in (ROOT / package).rglob("*.py") if "node_modules" not in path.parts
     )
 
 
@@ -150,7 +153,7 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
 
 def preposition_names() -> Iterator[str]:
     """The functions and methods whose name begins with a preposition."""
-    for path in source_files():
+    for path in source_files(NAMED_PACKAGES):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in PUBLIC_NAMES:
                 continue

@@ -151,13 +151,13 @@ def test_a_client_that_goes_away_is_a_line(
 
 @pytest.fixture
 def wait() -> Callable[[Callable[[], bool]], None]:
-    def until(is_so: Callable[[], bool]) -> None:
+    def wait_until(is_so: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE
         while not is_so():
             assert time.monotonic() < end
             time.sleep(0.02)
 
-    return until
+    return wait_until
 
 
 def test_connections_are_counted(app: FastAPI, soon: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,14 +17,14 @@ WHY = "1 of 2 leaves differ, the first is x"
 
 
 @pytest.fixture
-def before(tuned: str, workers: Workers, http: TestClient) -> tuple[int, dict[str, Json]]:
+def earlier_answers(tuned: str, workers: Workers, http: TestClient) -> tuple[int, dict[str, Json]]:
     """A study with a result, and the answers of that time."""
     workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
     return position(http, tuned), answers(http, tuned)
 
 
 @pytest.fixture
-def isolated(before: object, tuned: str, workers: Workers) -> str:
+def isolated(earlier_answers: object, tuned: str, workers: Workers) -> str:
     """The study after its trainer proved inexact: its tuner has begun anew, and one trial is trained."""
     workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
     workers.tune(tuned)
@@ -70,9 +70,9 @@ def test_what_was_struck_is_not_told_of_the_trials_that_bear_its_numbers(http: T
 
 
 def test_a_moment_before_is_told_as_it_was_then(
-    http: TestClient, before: tuple[int, dict[str, Json]], isolated: str
+    http: TestClient, earlier_answers: tuple[int, dict[str, Json]], isolated: str
 ) -> None:
-    at, then = before
+    at, then = earlier_answers
     assert answers(http, isolated, at) == then
     assert http.get(f"/studies/{isolated}/history", params={"at": at}).json()["best"][0]["value"] == 0.9
     now = position(http, isolated)
@@ -80,7 +80,7 @@ def test_a_moment_before_is_told_as_it_was_then(
 
 
 def test_a_late_result_of_what_was_struck_is_no_result(
-    http: TestClient, before: object, tuned: str, workers: Workers
+    http: TestClient, earlier_answers: object, tuned: str, workers: Workers
 ) -> None:
     under_way = workers.assign(tuned, 1)
     workers.record(tuned, e.StudyIsolated(study=StudyId(tuned), reason=WHY, at=2.0))
@@ -126,7 +126,7 @@ def test_what_is_trained_to_compare_is_no_lane_of_a_pack(use: Services, tuned: s
 
 
 def test_comparisons_are_told_to_those_who_read_an_isolated_study(
-    http: TestClient, before: object, tuned: str, workers: Workers
+    http: TestClient, earlier_answers: object, tuned: str, workers: Workers
 ) -> None:
     chain, node = proof(workers, tuned, VerificationKind.HANDOVER), next(iter(workers.plan(tuned).nodes))
     tested = {"device": "cpu", "begin": 10, "step": 20, "difference": WHY}

@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "POLL_SECONDS", 0.01)
 
 
-async def until(look: Callable[[], bool]) -> None:
+async def wait_until(look: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not look():
             await asyncio.sleep(0.005)
@@ -59,11 +59,11 @@ def test_a_hundred_who_wait_cost_one_look_at_a_time() -> None:
         tail = Tail(log, lambda: False)
         stack = [tail.watching(f"p{number % 2}") for number in range(100)]
         waiting = [asyncio.create_task(woken(await each.__aenter__())) for each in stack]
-        await until(lambda: log.looks >= 5)
+        await wait_until(lambda: log.looks >= 5)
         assert log.looks < 50
         assert not any(task.done() for task in waiting)
         log.append("p1", [FACT], expected=None, at=1.0)
-        await until(lambda: sum(task.done() for task in waiting) == 50)
+        await wait_until(lambda: sum(task.done() for task in waiting) == 50)
         assert {task.result() for task in waiting if task.done()} == {"p1"}
         for task in waiting:
             task.cancel()
@@ -78,8 +78,8 @@ def test_nobody_who_watches_is_no_look() -> None:
         log = Counting()
         tail = Tail(log, lambda: False)
         async with tail.watching("p"):
-            await until(lambda: log.looks > 0)
-        await until(lambda: len(asyncio.all_tasks()) == 1)
+            await wait_until(lambda: log.looks > 0)
+        await wait_until(lambda: len(asyncio.all_tasks()) == 1)
         looks = log.looks
         await asyncio.sleep(0.05)
         assert log.looks == looks
@@ -95,7 +95,7 @@ def test_it_waits_for_a_database_that_is_away() -> None:
         log = Counting()
         async with Tail(log, lambda: False).watching("p") as watcher:
             log.fails = True
-            await until(lambda: log.looks >= 3)
+            await wait_until(lambda: log.looks >= 3)
             log.append("p", [FACT], expected=None, at=1.0)
             log.fails = False
             assert await woken(watcher) == "p"
@@ -144,9 +144,9 @@ def test_who_follows_a_study_in_which_nothing_happens_asks_nothing(use: Services
     async def main() -> None:
         feeds = [use.broadcasts.follow(use.feed(use.find(study), 0)) for _ in range(number)]
         following = [asyncio.create_task(to_the_end(feed)) for feed in feeds]
-        await until(lambda: len(asked) > number and all("position >" in one for one in asked[-10:]))
+        await wait_until(lambda: len(asked) > number and all("position >" in one for one in asked[-10:]))
         asked.clear()
-        await until(lambda: len(asked) >= 20)
+        await wait_until(lambda: len(asked) >= 20)
         assert len({*asked}) == 1
         for task in following:
             task.cancel()

@@ -223,7 +223,7 @@ def test_a_kernel_without_ipv6_has_one_table(tables: Tables) -> None:
 
 
 @pytest.fixture
-def behind(sqlite_url: str, trainers: str) -> Iterator[Callable[[str], FastAPI]]:
+def make_app_with_proxies(sqlite_url: str, trainers: str) -> Iterator[Callable[[str], FastAPI]]:
     """Makes an application that trusts these proxies, and no other caller without a token."""
 
     def make(proxies: str) -> FastAPI:
@@ -241,20 +241,20 @@ def session(url: str, forwarded_for: str) -> httpx.Response:
     return httpx.get(f"{url}{API}/session", headers={"X-Forwarded-For": forwarded_for, **SIDECAR})
 
 
-def test_a_forged_header_makes_no_caller_a_proxy(behind: Callable[[str], FastAPI]) -> None:
+def test_a_forged_header_makes_no_caller_a_proxy(make_app_with_proxies: Callable[[str], FastAPI]) -> None:
     """For a caller on this machine, uvicorn by default reports the address of this header as the caller's."""
-    with serving(behind("10.0.3.0/28")) as url:
+    with serving(make_app_with_proxies("10.0.3.0/28")) as url:
         for forged in ("10.0.3.1", "10.0.3.1:80", "10.0.3.1, 127.0.0.1"):
             assert session(url, forged).status_code == 401, forged
 
 
-def test_a_sidecar_is_believed(behind: Callable[[str], FastAPI]) -> None:
-    with serving(behind("127.0.0.1")) as url:
+def test_a_sidecar_is_believed(make_app_with_proxies: Callable[[str], FastAPI]) -> None:
+    with serving(make_app_with_proxies("127.0.0.1")) as url:
         assert session(url, "192.0.2.7").json() == {"name": "eve", "scope": "admin", "project": None}
 
 
 def test_without_the_connection_a_forwarded_request_comes_from_no_proxy(
-    behind: Callable[[str], FastAPI], monkeypatch: pytest.MonkeyPatch
+    make_app_with_proxies: Callable[[str], FastAPI], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with another server, or with middleware around the application."""
     call = FastAPI.__call__
@@ -263,6 +263,6 @@ def test_without_the_connection_a_forwarded_request_comes_from_no_proxy(
         await call(self, scope, lambda: receive(), send)
 
     monkeypatch.setattr(FastAPI, "__call__", wrapped)
-    with serving(behind("10.0.3.0/28,127.0.0.1")) as url:
+    with serving(make_app_with_proxies("10.0.3.0/28,127.0.0.1")) as url:
         assert session(url, "10.0.3.1").status_code == 401
         assert httpx.get(f"{url}{API}/session", headers=SIDECAR).status_code == 200

@@ -12,7 +12,7 @@ from docs_pages import DOCS, ROOT, Block, blocks, rows
 
 from app.simulation.preview import preview
 from stagetree.spec import StudySpec
-from tools.prose import GUIDE, LONGEST, guide_lines, interface_lines, long_sentences
+from tools.prose import GUIDE, LONGEST, guide_lines, interface_lines, long_sentences, source_files
 
 TABLES = ("message", "what you see")
 SOURCES = "\n".join(
@@ -84,6 +84,11 @@ def test_what_the_glossary_rules_out_is_found() -> None:
     assert len(ruled_out) >= 4
     for words in ruled_out:
         assert any(re.search(rule.pattern, words) for rule in GUIDE.values()), words
+
+
+def test_english_of_all_python_is_checked() -> None:
+    folders = {path.relative_to(ROOT).parts[0] for path in source_files()}
+    assert folders == {"app", "stagetree", "tests", "tools", "benchmarks", "examples", "migrations"}
 
 
 def test_what_users_see_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,10 +29,10 @@ def siblings(tag: str, **more: Any) -> Json:
 def begin(cluster: Cluster, tag: str, slot: str | None = None, seconds: float = 0.3) -> tuple[str, str]:
     """The grid under way, and a slot (or this one) that is in the middle of a stage of it."""
     study = cluster.submit(grid(tag, seconds=seconds))
-    return study, wait_for("a stage under way", lambda: at_work(cluster, study, slot))[0]
+    return study, wait_for("a stage under way", lambda: busy_slots(cluster, study, slot))[0]
 
 
-def at_work(cluster: Cluster, study: str, slot: str | None = None) -> list[str]:
+def busy_slots(cluster: Cluster, study: str, slot: str | None = None) -> list[str]:
     """The slots (or this one, if it is among them) that are in the middle of a stage of the study."""
     inside = [run for run in cluster.running(study) if run["start"] < run["step"] < run["end"]]
     return [run["slot"] for run in inside if slot in (None, run["slot"])]
@@ -49,7 +49,7 @@ def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
         for slot in {run["slot"] for run in cluster.running(study)}:
             child = cluster.signal_child(slot, signal.SIGSTOP)
             time.sleep(0.3)  # the database has handled everything that was sent to it before
-            if at_work(cluster, study, slot):
+            if busy_slots(cluster, study, slot):
                 return slot, child
             os.kill(child, signal.SIGCONT)
         return None

@@ -137,7 +137,7 @@ def checkpoint(cluster: Cluster, chance: Random) -> str:
 
 
 @contextmanager
-def beside(cluster: Cluster, name: str, number: int) -> Iterator[str]:
+def second_process(cluster: Cluster, name: str, number: int) -> Iterator[str]:
     """A second process like this one, on another machine as far as locks go. It gets that signal in the end."""
     other = f"second-{name}"
     command = cluster.commands[name]
@@ -154,7 +154,7 @@ def beside(cluster: Cluster, name: str, number: int) -> Iterator[str]:
 def second_scheduler(cluster: Cluster, chance: Random) -> str:
     """Another one beside the first, for a while; then it ends, or is killed."""
     number, seconds = chance.choice((signal.SIGKILL, signal.SIGTERM)), chance.random() * LONGEST
-    with beside(cluster, "scheduler", number):
+    with second_process(cluster, "scheduler", number):
         time.sleep(seconds)
     return f"two schedulers for {seconds:.1f} s, and then {number.name}"
 
@@ -162,7 +162,7 @@ def second_scheduler(cluster: Cluster, chance: Random) -> str:
 def second_worker(cluster: Cluster, chance: Random) -> str:
     """A worker of a slot that another one has: it ends by itself, unless the first is not heard for long enough."""
     slot = _slot(chance)
-    with beside(cluster, slot, signal.SIGTERM) as other:
+    with second_process(cluster, slot, signal.SIGTERM) as other:
         process = cluster.processes[other]
         wait_for("a decision", lambda: process.poll() is not None or cluster.is_ready(slot, by=other))
     begin_again(cluster, slot)
@@ -174,7 +174,7 @@ def stolen_slot(cluster: Cluster, chance: Random) -> str:
     slot, seconds = _slot(chance), chance.random() * LONGEST
     with ExitStack() as second:
         with frozen(cluster, slot):
-            other = second.enter_context(beside(cluster, slot, signal.SIGTERM))
+            other = second.enter_context(second_process(cluster, slot, signal.SIGTERM))
             wait_for("a stolen slot", lambda: cluster.is_ready(slot, by=other))
         time.sleep(seconds)
     begin_again(cluster, slot)

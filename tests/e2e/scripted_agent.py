@@ -121,10 +121,10 @@ async def conclude(
     return Conclusion(study, first, str(longer["verification"]), str(priced["price"]), answers)
 
 
-def over_stdio(url: str, python: str) -> StdioServerParameters:
+def connect_stdio(url: str, python: str) -> StdioServerParameters:
     """The tools as an agent's program starts them."""
     return StdioServerParameters(command=python, args=["-P", "-m", "stagetree", "mcp", "--server", url])
 
 
 def connect(url: str, python: str) -> Client:
-    return Client(over_stdio(url, python), read_timeout_seconds=120)
+    return Client(connect_stdio(url, python), read_timeout_seconds=120)

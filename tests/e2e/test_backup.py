@@ -76,7 +76,7 @@ def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_pa
 
 
 @pytest.fixture(scope="module")
-def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def completed_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a study that is over, in which `here` is its store and `kept` a backup of it; and its id."""
     folder = tmp_path_factory.mktemp("over")
     here, kept = folder / "here", folder / "kept"
@@ -90,9 +90,9 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def backed_up(over: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
+def backed_up(completed_store: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
     """A copy of that backup that a test may damage, and the study's id."""
-    folder, study = over
+    folder, study = completed_store
     for name in ("here", "kept"):
         shutil.copytree(folder / name, tmp_path / name)
     return tmp_path / "kept", study

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from faults import at_work, check
+from faults import busy_slots, check
 from stacks import Cluster, wait_for
 from test_real_gangs import DIVIDED, assigned, study
 from toys import curves
@@ -61,7 +61,7 @@ def test_parameters_that_two_machines_divide_have_the_values_of_one_slot(apart: 
 def test_a_lost_machine_is_charged_to_nobody(apart: Cluster, lost: str) -> None:
     expected = curves(apart, apart.run(study("alone", 0.0, ranks=1))["study"])
     going = apart.submit(study(f"{lost} is lost", 0.3, ranks=2, check=False, max_restarts=0))
-    leader = str(wait_for("a stage under way", lambda: at_work(apart, going))[0])
+    leader = str(wait_for("a stage under way", lambda: busy_slots(apart, going))[0])
     apart.restart(leader if lost == "the leader" else next(each for each in APART if each != leader))
     check(apart, going, expected)
     outcomes = {fact["outcome"] for fact in apart.facts(going, "ChainEnded")}

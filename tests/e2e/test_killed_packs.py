@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import BRANCH, DONE, LANES, LONG, SHORT, at_work, check, check_log, siblings
+from faults import BRANCH, DONE, LANES, LONG, SHORT, busy_slots, check, check_log, siblings
 from stacks import Cluster, Json, Service, wait_for
 from toys import curves, switch, trials
 
@@ -74,7 +74,7 @@ def test_lanes_that_siblings_have_filled_are_killed_and_end_as_each_in_packs_of_
     expected = [{**each, "trial": number} for number, each in enumerate(alone)]
     study = one_slot.submit(filled("filled", 0, 1, 2, seconds=0.1))
     wait_for("three lanes after step 5", lambda: sum(run["step"] > SHORT for run in one_slot.running(study)) == 3)
-    assert len(at_work(one_slot, study)) == 3
+    assert len(busy_slots(one_slot, study)) == 3
     one_slot.kill("gpu0")
     one_slot.start("gpu0")
     check(one_slot, study, expected)

@@ -110,10 +110,10 @@ def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
         for name in names:
             cluster.processes[name].wait(PATIENCE)
     cluster.start(*names)
-    wait_for("the end of the study", lambda: over(cluster, study))
+    wait_for("the end of the study", lambda: is_completed(cluster, study))
 
 
-def over(cluster: Cluster, study: str) -> bool:
+def is_completed(cluster: Cluster, study: str) -> bool:
     from stagetree.client import Unreachable
 
     try:

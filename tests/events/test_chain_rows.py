@@ -23,7 +23,7 @@ def test_a_slot_has_one_chain(rows: Transactions) -> None:
     with pytest.raises(SlotTaken):
         rows.chains.assign("d", "plan", "nowhere", WORK, TTL)
     assert rows.chains.get("d") is None
-    assert rows.free() == ["gpu1"]
+    assert rows.free_slots() == ["gpu1"]
 
 
 def test_a_slot_is_free_when_the_last_chain_of_its_pack_is(rows: Transactions) -> None:

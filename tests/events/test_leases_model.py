@@ -57,7 +57,7 @@ class Leases(RuleBasedStateMachine):
         """Record a fact; `alongside` checks the right to write it."""
         self.log.append("plan", [fact], expected=None, at=self.at, alongside=alongside)
 
-    def over(self, chain: str) -> None:
+    def forget_chain(self, chain: str) -> None:
         del self.owner[chain], self.lease_until[chain]
 
     @rule(target=chains, slot=st.sampled_from(SLOTS))
@@ -125,7 +125,7 @@ class Leases(RuleBasedStateMachine):
         if how == "release":
             self.slot_of[lease.chain] = ""
         if how == "finish":
-            self.over(lease.chain)
+            self.forget_chain(lease.chain)
             self.done.add(lease.chain)
 
     @rule(lease=consumes(workers))
@@ -149,7 +149,7 @@ class Leases(RuleBasedStateMachine):
                 assert chain not in self.owner
                 continue
             self.facts.append(("ChainEnded", chain))
-            self.over(chain)
+            self.forget_chain(chain)
 
     @rule(chain=chains)
     def stop(self, chain: str) -> None:
@@ -161,7 +161,7 @@ class Leases(RuleBasedStateMachine):
             assert chain not in self.owner
             return
         self.facts.append(("ChainEnded", chain))
-        self.over(chain)
+        self.forget_chain(chain)
 
     @invariant()
     def a_slot_has_one_owner_at_most(self) -> None:

@@ -24,7 +24,7 @@ def test_slots_are_taken_over_and_seen(rows: Transactions, clock: Clock) -> None
         ("gpu0", "carla", "cuda:7", "other", 3, 1100.0),
         ("gpu1", "berta", "cuda:1", "host", 2, 1200.0),
     ]
-    assert rows.free(50.0) == ["gpu1"]
+    assert rows.free_slots(50.0) == ["gpu1"]
     assert [row.name for row in rows.slots.alive(50.0)] == ["gpu1"]
     assert [row.name for row in rows.slots.alive(100.0)] == ["gpu0", "gpu1"]
 
@@ -97,23 +97,23 @@ def test_a_slot_shows_its_workers_trainers_and_note(rows: Transactions) -> None:
 
 def test_a_slot_in_quarantine_gets_nothing_until_it_is_over(rows: Transactions, clock: Clock) -> None:
     rows.slots.quarantine("gpu0", "anna", seconds=30.0, reason="three failures in a row")
-    assert rows.free() == ["gpu1"]
+    assert rows.free_slots() == ["gpu1"]
     assert [row.name for row in rows.slots.alive(TTL)] == ["gpu0", "gpu1"]
     clock.at += 30
-    assert rows.free() == ["gpu0", "gpu1"]
+    assert rows.free_slots() == ["gpu0", "gpu1"]
     rows.slots.quarantine("gpu0", "anna", seconds=30.0, reason="again")
     rows.slots.quarantine("gpu0", "anna", seconds=None, reason=None)
-    assert rows.free() == ["gpu0", "gpu1"]
+    assert rows.free_slots() == ["gpu0", "gpu1"]
     assert rows.slots.get("gpu0").note is None
 
 
 def test_a_quarantine_does_not_outlast_the_longest_where_the_clock_goes_back(rows: Transactions, clock: Clock) -> None:
     rows.slots.quarantine("gpu0", "anna", seconds=LONGEST_QUARANTINE, reason="nothing arrives")
-    assert rows.free() == ["gpu1"]
+    assert rows.free_slots() == ["gpu1"]
     clock.at -= 360
     for slot, owner in (("gpu0", "anna"), ("gpu1", "berta")):
         rows.slots.touch(slot, owner)
-    assert rows.free() == ["gpu0", "gpu1"]
+    assert rows.free_slots() == ["gpu0", "gpu1"]
 
 
 def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Lease) -> None:

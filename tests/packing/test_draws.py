@@ -49,7 +49,7 @@ def test_only_the_draws_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without dropout, a packed transformer layer equals the one alone."""
     with_dropout = NETS["encoding"]
     assert distance_to_single("encoding") > 1e-4 or torch.__version__ < "2.7"  # which happens to draw the same
-    monkeypatch.setitem(NETS, "encoding", lambda: without_dropout(with_dropout()))
+    monkeypatch.setitem(NETS, "encoding", lambda: remove_dropout(with_dropout()))
     assert distance_to_single("encoding") < 1e-9
 
 
@@ -60,7 +60,7 @@ def distance_to_single(net: str) -> float:
     return distance(weights(pack[0]), weights(train_alone(HP, 2, Usual, **how)))
 
 
-def without_dropout(model: nn.Module) -> nn.Module:
+def remove_dropout(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

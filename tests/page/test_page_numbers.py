@@ -37,12 +37,12 @@ class Log:
     study: str
     events: list[Json]
 
-    def of(self, kind: str) -> list[Json]:
+    def events_of(self, kind: str) -> list[Json]:
         return [each for each in self.events if each["type"] == kind]
 
     @property
     def begun(self) -> float:
-        return float(self.of("StudySubmitted")[0]["data"]["at"])
+        return float(self.events_of("StudySubmitted")[0]["data"]["at"])
 
     @property
     def ended(self) -> float:
@@ -51,34 +51,36 @@ class Log:
     @property
     def chains(self) -> dict[str, Json]:
         """The chains that train, without verifications."""
-        return {each["data"]["chain"]: each for each in self.of("ChainAssigned") if not each["data"].get("proof")}
+        return {
+            each["data"]["chain"]: each for each in self.events_of("ChainAssigned") if not each["data"].get("proof")
+        }
 
     def stages(self) -> Iterator[tuple[Json, float]]:
         """Each trained stage, and the time at which it ended."""
-        for each in self.of("StageCompleted"):
+        for each in self.events_of("StageCompleted"):
             if each["data"]["chain"] in self.chains:
                 yield self.chains[each["data"]["chain"]]["data"]["stages"][each["data"]["index"]], each["at"]
 
     def states(self) -> dict[int, str]:
         """The final state of each trial: pruned if its tuner might have requested more steps."""
-        asked = {each["data"]["trial"]: each["data"]["steps"] for each in self.of("TrialAdded")}
-        asked |= {each["data"]["trial"]: each["data"]["steps"] for each in self.of("TrialExtended")}
-        most = self.of("StudySubmitted")[0]["data"]["spec"]["tuner"].get("max_steps", 0)
+        asked = {each["data"]["trial"]: each["data"]["steps"] for each in self.events_of("TrialAdded")}
+        asked |= {each["data"]["trial"]: each["data"]["steps"] for each in self.events_of("TrialExtended")}
+        most = self.events_of("StudySubmitted")[0]["data"]["spec"]["tuner"].get("max_steps", 0)
         states = {trial: "pruned" if steps < most else "completed" for trial, steps in asked.items()}
         failed = {stage["node"] for stage in self.failed_stages()}
-        for each in self.of("TrialAdded"):
+        for each in self.events_of("TrialAdded"):
             if failed.intersection(each["data"]["path"]):
                 states[each["data"]["trial"]] = "failed"
         return states
 
     def failed_stages(self) -> Iterator[Json]:
-        for each in self.of("StageFailed"):
+        for each in self.events_of("StageFailed"):
             if each["data"]["chain"] in self.chains:
                 yield self.chains[each["data"]["chain"]]["data"]["stages"][each["data"]["index"]]
 
     def values(self, metric: str = "score") -> list[Point]:
         """(step, value) of each measurement."""
-        return [(each["data"]["step"], each["data"]["metrics"][metric]) for each in self.of("Evaluated")]
+        return [(each["data"]["step"], each["data"]["metrics"][metric]) for each in self.events_of("Evaluated")]
 
     def best(self) -> list[Point]:
         """(seconds, value) of each result at a step that the tuner requested, if it is better than all earlier ones."""
@@ -139,7 +141,9 @@ def test_states_of_trials(
 def test_times_and_durations(open_page: Callable[..., Page], stack: Service, pruning: Log) -> None:
     page = open_page(f"{stack.url}/#/studies/{pruning.study}")
     expect(page.locator("header.study .facts")).to_contain_text(clock(pruning.ended - pruning.begun))
-    spent = sum(each["data"]["seconds"] for each in pruning.of("StageCompleted")) + sum(verification_seconds(pruning))
+    spent = sum(each["data"]["seconds"] for each in pruning.events_of("StageCompleted")) + sum(
+        verification_seconds(pruning)
+    )
     cost = page.get_by_role("region", name="Cost, in steps")
     told = re.search(r"([\d:]+) of slot time", cost.inner_text())
     assert told and abs(seconds(told[1]) - spent) <= 0.51
@@ -204,7 +208,7 @@ def seconds(text: str) -> float:
 
 def verification_seconds(log: Log) -> Iterator[float]:
     """Seconds of verifications, which are part of the slot time."""
-    for each in log.of("ChainEnded"):
+    for each in log.events_of("ChainEnded"):
         if each["data"]["chain"] not in log.chains:
             yield float(each["data"].get("seconds") or 0)
 

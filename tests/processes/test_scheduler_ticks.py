@@ -101,11 +101,11 @@ def test_work_after_ticks_logs_no_database_outage(caplog: pytest.LogCaptureFixtu
     """Once it filled the log with several tracebacks a second during migrations."""
     asked = list[int]()
 
-    def after() -> None:
+    def fail() -> None:
         asked.append(1)
         raise DatabaseUnavailable("The database waits for its migrations.")
 
-    ticking = TickLoop(lambda: None, 0.02, after=after)
+    ticking = TickLoop(lambda: None, 0.02, after=fail)
     with caplog.at_level(logging.INFO):
         ticking.start()
         wait_for("three tries", lambda: len(asked) >= 3)

@@ -143,11 +143,11 @@ def test_a_tick_beside_a_look_counts_the_plan_that_is_looked_at_again() -> None:
     world.train("longer", trials=4, steps=6, plan="plan")
     holding, fitting = world.plans.holding, list[int]()
 
-    def beside(stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
+    def survey_meanwhile(stream: str, *, fresh: bool = True) -> AbstractContextManager[SearchPlan]:
         fitting.append(world.retention.chain_quota({}, 0, 3))
         return holding(stream, fresh=fresh)
 
-    world.plans.holding = beside  # type: ignore[method-assign]
+    world.plans.holding = survey_meanwhile  # type: ignore[method-assign]
     world.retention.survey()
     assert fitting == [0]
 

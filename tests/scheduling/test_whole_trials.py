@@ -148,7 +148,7 @@ def test_once_something_differs_no_whole_trial_is_due() -> None:
 # ------------------------------------------------------------------------------------------------ suspicions
 
 
-def behind(step: int) -> Callable[[Verification], Json]:
+def stray_at(step: int) -> Callable[[Verification], Json]:
     """What the trainer holds besides differs behind the resumption at that step, and nowhere else."""
 
     def found(proof: Verification) -> Json:
@@ -159,7 +159,7 @@ def behind(step: int) -> Callable[[Verification], Json]:
 
 
 def suspected() -> Parting:
-    return parted(found=behind(11))
+    return parted(found=stray_at(11))
 
 
 def test_a_suspicion_asks_for_a_whole_trial_through_it_whatever_that_costs() -> None:

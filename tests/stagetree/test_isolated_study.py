@@ -13,7 +13,7 @@ from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from stagetree.client.trial_requests import Result
 from stagetree.study import AsyncStudy, Study
 from tests.api.world import Workers, changed
-from tests.stagetree.test_study import FIELDS, asked, train, trials_of, until, working
+from tests.stagetree.test_study import FIELDS, asked, train, trials_of, wait_until, working
 
 pytestmark = pytest.mark.anyio
 WHY = "1 of 2 leaves differ, the first is x"
@@ -72,7 +72,7 @@ async def test_what_was_answered_before_is_asked_for_anew(server: str, workers: 
         kept = asyncio.ensure_future(study.eval({"lr": 0.25}, 4))  # a client listens
         await asked(study, 2)
         await asyncio.to_thread(isolate, workers, study.id)
-        await until(lambda: all(trial.value is None for trial in study.trials))
+        await wait_until(lambda: all(trial.value is None for trial in study.trials))
         again = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
         await train(workers, study, 0, 0.4)
         await train(workers, study, 1, 0.2)
@@ -88,7 +88,7 @@ async def test_more_steps_go_on_with_the_trial_that_is_trained_alone(server: str
         with working(workers, study.id):
             assert (await waiting).value == 2.0
         more = asyncio.ensure_future(study.eval({"lr": 0.5}, 8))
-        await until(lambda: workers.plan(study.id).studies[StudyId(study.id)].trials[0].steps == 8)
+        await wait_until(lambda: workers.plan(study.id).studies[StudyId(study.id)].trials[0].steps == 8)
         node = workers.plan(study.id).studies[StudyId(study.id)].trials[0].path[-1]
         await asyncio.to_thread(workers.record, study.id, e.Evaluated(node=node, step=8, metrics={"accuracy": 4.0}))
         assert await more == Result(0, 8, 4.0, {"accuracy": 4.0})

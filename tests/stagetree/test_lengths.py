@@ -317,11 +317,11 @@ def test_the_price_of_a_choice_is_what_the_study_takes_less_without_it() -> None
     assert {each["field"] for each in found["choices"]} == {"max_steps", "lr.stable_until", "lr.decay", "bs"}
     for each in found["choices"]:
         name = each["field"].split(".")
-        has_it = [(steps if name == ["max_steps"] else _at(hp, name)) == each["value"] for hp, steps in trials]
+        has_it = [(steps if name == ["max_steps"] else _value_at(hp, name)) == each["value"] for hp, steps in trials]
         others = listed(*(trial for trial, is_one in zip(trials, has_it, strict=True) if not is_one))
         assert each["trials"] == sum(has_it)
         assert each["steps"] == found["unique"] - preview(others, slots=1)["unique"]
 
 
-def _at(hp: Json, name: list[str]) -> Any:
+def _value_at(hp: Json, name: list[str]) -> Any:
     return hp[name[0]][name[1]] if len(name) > 1 else hp[name[0]]["value"]

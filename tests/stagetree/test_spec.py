@@ -59,7 +59,7 @@ def curve_study(kind: str, **fields: Any) -> dict[str, Any]:
     return GRID | {"tuner": {"kind": kind, "num_trials": 9, "max_steps": 40, **fields}}
 
 
-def without(name: str) -> dict[str, Any]:
+def omit(name: str) -> dict[str, Any]:
     return {field: value for field, value in GRID.items() if field != name}
 
 
@@ -99,8 +99,7 @@ def test_configurations_of_each_kind() -> None:
 
 def test_a_study_in_python() -> None:
     spec = StudySpec(
-        **without("space")
-        | {"tuner": RandomTuner(num_trials=2, max_steps=3), "space": {"lr": MultiStep(1, (2, 3), 0.5)}}
+        **omit("space") | {"tuner": RandomTuner(num_trials=2, max_steps=3), "space": {"lr": MultiStep(1, (2, 3), 0.5)}}
     )
     assert StudySpec.from_dict(spec.to_json()) == spec
     with pytest.raises(Exception, match="frozen"):
@@ -130,9 +129,9 @@ LINEAR = {"family": "linear", "init": 0.1, "slope": -0.01}
 @pytest.mark.parametrize(
     ("study", "field", "problem"),
     [
-        (without("name"), "name", "is missing: a name for the study, of at most 200 characters"),
-        (without("tuner"), "tuner", "is missing: an object with a kind, which is one of grid, random, trials"),
-        (without("space"), "space", "is missing: an object from hyper-parameter to values"),
+        (omit("name"), "name", "is missing: a name for the study, of at most 200 characters"),
+        (omit("tuner"), "tuner", "is missing: an object with a kind, which is one of grid, random, trials"),
+        (omit("space"), "space", "is missing: an object from hyper-parameter to values"),
         (GRID | {"name": ""}, "name", "must be a name for the study, of at most 200 characters, got ''"),
         (GRID | {"name": " "}, "name", "must be a name for the study, of at most 200 characters, got ' '"),
         (GRID | {"sampler": "tpe"}, "sampler", "is no field of a study; did you mean tuner.sampler?"),

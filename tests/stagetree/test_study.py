@@ -63,7 +63,7 @@ def working(workers: Workers, study: str) -> Iterator[None]:
     thread.join()
 
 
-async def until(look: Callable[[], bool]) -> None:
+async def wait_until(look: Callable[[], bool]) -> None:
     """Wait until it is so."""
     async with asyncio.timeout(60):
         while not await asyncio.to_thread(look):
@@ -112,7 +112,7 @@ async def test_more_steps_of_a_configuration_are_the_same_trial(server: str, wor
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         hp = {"lr": MultiStep(0.1, [7], 0.5), "bs": Constant(64)}
         both = asyncio.ensure_future(wait_all([study.eval(hp, 10), study.eval(hp, 5)]))
-        await until(lambda: workers.plan(study.id).studies[study.id].requested == 10)
+        await wait_until(lambda: workers.plan(study.id).studies[study.id].requested == 10)
         root = workers.plan(study.id).roots[0]
         await asyncio.to_thread(workers.record, study.id, e.Evaluated(node=root, step=5, metrics={"accuracy": 0.25}))
         await train(workers, study, 0, 0.5)
@@ -274,7 +274,7 @@ async def test_broken_connections_lose_nothing(server: str, workers: Workers) ->
         with working(workers, study.id):
             assert (await study.eval({"lr": 1}, 2)).value == 2
         results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 3) for lr in (1, 2)))
-        await until(lambda: not any(transport.faults.values()))
+        await wait_until(lambda: not any(transport.faults.values()))
         with working(workers, study.id):
             assert [result.value for result in await results] == [3, 6]
         assert len(await trials_of(study)) == 2

@@ -47,12 +47,12 @@ TWO = [{"name": "loss", "mode": "min"}, {"name": "speed", "mode": "max"}]
 def scores(sizes: st.SearchStrategy[int], top: int = 4, most: int = 12) -> st.SearchStrategy[list[Scored]]:
     """Results of one study, with many ties, some of which break a constraint."""
 
-    def of(size: int) -> st.SearchStrategy[list[Scored]]:
+    def results_of_size(size: int) -> st.SearchStrategy[list[Scored]]:
         losses = st.tuples(*[st.integers(0, top).map(float)] * size)
         found = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.0, 0.5, 2.0]), losses), max_size=most)
         return found.map(lambda many: [(ResultScore(*each), trial) for trial, each in enumerate(many)])
 
-    return sizes.flatmap(of)
+    return sizes.flatmap(results_of_size)
 
 
 def measure(node: Node, step: int) -> e.Metrics:

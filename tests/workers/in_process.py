@@ -117,7 +117,7 @@ class InProcess(TrainerClient):
         try:
             metrics = self.model.evaluate()
         except TrainerFailed as failed:
-            raise self._at_step(failed) from None
+            raise self._add_step(failed) from None
         return Evaluation(metrics, differing_names(before, leaf_digests(self.model)) if watch else ())
 
     def save(self, *, deadline: Any, look: bool = False, lane: int | None = None) -> State:
@@ -150,9 +150,9 @@ class InProcess(TrainerClient):
         try:
             self.model.advance(timeline)
         except TrainerFailed as failed:
-            raise self._at_step(failed) from None
+            raise self._add_step(failed) from None
 
-    def _at_step(self, failed: TrainerFailed) -> TrainerFailed:
+    def _add_step(self, failed: TrainerFailed) -> TrainerFailed:
         return TrainerFailed(failed.kind, failed.error, self.step, failed.signature)
 
     @property

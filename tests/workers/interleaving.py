@@ -31,7 +31,7 @@ Line = tuple[str, int]
 
 
 @contextmanager
-def at_each_line(cluster: Cluster, do: Callable[[Line, int], None], slot: str = "gpu0") -> Iterator[None]:
+def trace_lines(cluster: Cluster, do: Callable[[Line, int], None], slot: str = "gpu0") -> Iterator[None]:
     """do: called with each line of the slot's that this thread is about to execute, and how often it came to it.
 
     Its errors are raised there. It is not called inside a transaction, which others would wait for.
@@ -42,7 +42,7 @@ def at_each_line(cluster: Cluster, do: Callable[[Line, int], None], slot: str = 
 
     def counted(begin: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
         @contextmanager
-        def within() -> Iterator[Any]:
+        def count_block() -> Iterator[Any]:
             transactions[0] += 1
             try:
                 with begin() as rows:
@@ -50,7 +50,7 @@ def at_each_line(cluster: Cluster, do: Callable[[Line, int], None], slot: str = 
             finally:
                 transactions[0] -= 1
 
-        return within
+        return count_block
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if frame.f_code.co_filename not in FILES:

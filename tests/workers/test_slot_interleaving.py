@@ -14,7 +14,7 @@ import pytest
 from cluster import Cluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interleaving import Line, at_each_line
+from interleaving import Line, trace_lines
 from toys import switch
 
 from app.domain import events as e
@@ -66,7 +66,7 @@ class Bench:
     def lines(self, packing: int) -> tuple[list[Any], list[Line]]:
         """What comes of a study that nothing disturbs, and the lines that are executed for it."""
         lines = dict[Line, None]()
-        with at_each_line(self.cluster, lambda line, number: lines.update({line: None})):
+        with trace_lines(self.cluster, lambda line, number: lines.update({line: None})):
             done = self.cluster.run(self.submit(packing))
         return self.values(done), list(lines)
 
@@ -96,7 +96,7 @@ def test_a_heartbeat_at_any_line_changes_nothing(bench: Bench, packing: int, cap
             beats.append(line)
             bench.cluster.beat()
 
-    with at_each_line(bench.cluster, beat):
+    with trace_lines(bench.cluster, beat):
         done = bench.cluster.run(bench.submit(packing))
     assert bench.values(done) == expected and done.executed == done.unique
     assert {event.outcome for event in bench.cluster.events(e.ChainEnded)} == {"done"}
@@ -123,7 +123,7 @@ def test_a_kill_at_any_line_changes_no_result(bench: Bench, packing: int) -> Non
 
         bench.restart()
         study = bench.submit(packing)
-        with at_each_line(bench.cluster, disturb):
+        with trace_lines(bench.cluster, disturb):
             try:
                 done = bench.cluster.run(study)
             except Killed:

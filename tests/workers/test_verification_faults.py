@@ -31,7 +31,7 @@ def proving(sqlite_url: str, tmp_path: Path) -> Iterator[Cluster]:
     database.dispose()
 
 
-def during(cluster: Cluster, proof: str, what: str, do: Callable[[InProcess], object]) -> None:
+def act_during(cluster: Cluster, proof: str, what: str, do: Callable[[InProcess], object]) -> None:
     """Once, when a process is about to do that while such a proof is made."""
 
     def script(name: str, process: InProcess, does: str, step: int) -> None:
@@ -82,7 +82,7 @@ def test_without_a_fault(proving: Cluster) -> None:
 @pytest.mark.parametrize("what", ["start", "build", "train", "evaluate", "save", "load", "look"])
 def test_a_worker_that_is_to_end_stops_in_the_middle(proving: Cluster, proof: str, what: str) -> None:
     study = proving.submit(BRANCHES)
-    during(proving, proof, what, lambda process: proving.retiring.add("gpu0"))
+    act_during(proving, proof, what, lambda process: proving.retiring.add("gpu0"))
     for _ in range(20):
         proving.ticker.tick()
         while proving.messages and not proving.retiring:
@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_costs_a_lease(proving: Cluster, proof: str, wha
     def die(process: InProcess) -> None:
         raise Killed
 
-    during(proving, proof, what, die)
+    act_during(proving, proof, what, die)
     with pytest.raises(Killed):
         proving.run(study)
     proving.slots["gpu0"] = proving.make_slot("gpu0")
@@ -143,7 +143,7 @@ def elsewhere(process: InProcess) -> None:
 
 def test_a_state_of_another_machine_with_the_same_bits_is_equal(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
-    during(proving, "handover", "start", elsewhere)
+    act_during(proving, "handover", "start", elsewhere)
     says_the_same(proving, proving.run(study))
 
 
@@ -155,7 +155,7 @@ def test_other_bits_on_another_machine_are_no_verdict(proving: Cluster) -> None:
         process.machine = {"torch": "2.13.0"}
         process.model.trainer.velocity += 1  # type: ignore[union-attr, attr-defined]
 
-    during(proving, "handover", "train", move)
+    act_during(proving, "handover", "train", move)
     done = proving.run(study)
     handover = found(proving, "handover")[0]  # it is tried again
     assert handover.unproven == "the state was made under another torch (2.12.0, and 2.13.0 here)"
@@ -168,7 +168,7 @@ def test_an_error_that_comes_once_is_no_verdict(proving: Cluster) -> None:
     def failed(process: InProcess) -> None:
         raise TrainerFailed("exception", "OSError: stale file handle", signature="OSError")
 
-    during(proving, "handover", "train", failed)
+    act_during(proving, "handover", "train", failed)
     says_the_same(proving, proving.run(study))
 
 
@@ -182,7 +182,7 @@ def test_nothing_is_said_of_a_proof_that_is_lost(proving: Cluster) -> None:
         proving.clock.wait(5.0)
         proving.slots["gpu0"].heartbeat.round()
 
-    during(proving, "handover", "train", lose)
+    act_during(proving, "handover", "train", lose)
     is_set = proving.script
     while proving.script is is_set:
         proving.round()

@@ -60,10 +60,10 @@ def keys_of_requests(patch: pytest.MonkeyPatch) -> None:
     """As the one before, of a client's."""
     find = MemoryLog.find_by_key
 
-    def without(self: MemoryLog, key: str, fingerprint: str = "") -> Any:
+    def skip_requests(self: MemoryLog, key: str, fingerprint: str = "") -> Any:
         return None if key.startswith("api:") else find(self, key, fingerprint)
 
-    patch.setattr(MemoryLog, "find_by_key", without)
+    patch.setattr(MemoryLog, "find_by_key", skip_requests)
 
 
 def versions_of_streams(patch: pytest.MonkeyPatch) -> None:
