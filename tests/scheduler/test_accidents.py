@@ -21,7 +21,7 @@ from app.search.tuners.sha import Asha
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
 
 
-def test_a_database_that_is_away_at_any_moment_of_a_tick() -> None:
+def test_a_database_outage_at_any_moment_of_a_tick() -> None:
     """The finished part of a tick stands; the next tick does the rest."""
     calm = Scene(slots=2)
     calm.submit(ASHA)
@@ -42,7 +42,7 @@ def _once(writes: object) -> None:
         raise AWAY
 
 
-def test_a_race_is_lost_and_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_lost_race_only_new_events_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A history of a thousand lines is not read again because another writer was faster once."""
     seen: list[int] = []
     observe = Asha.observe

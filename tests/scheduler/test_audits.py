@@ -80,7 +80,7 @@ def crossed(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
 @example(ends=[6, 8], late=9, every=None, slots=1)
 @max_examples(60)
 @given(ends=PLACES, late=st.integers(1, 18), every=EVERY, slots=SLOTS)
-def test_a_fault_is_found_however_late_it_shows(ends: list[int], late: int, every: int | None, slots: int) -> None:
+def test_an_audit_finds_late_faults(ends: list[int], late: int, every: int | None, slots: int) -> None:
     """A comparison that began at a kept state broke where the other way had broken, and both were wrong alike."""
     workers = trained(ladder(*ends, steps=18), every, slots, forgets=True, late=late)
     audit(workers)
@@ -130,7 +130,7 @@ def test_each_hand_over_is_crossed_from_step_0_without_a_break(tuner: Json, ever
     assert hand_overs(workers) <= crossed(workers)
 
 
-def test_what_was_compared_is_not_trained_again() -> None:
+def test_an_audit_repeats_no_comparison() -> None:
     workers = trained(ladder(4, 6, 8), None)
     audit(workers)
     before = workers.scene.study().proof_steps

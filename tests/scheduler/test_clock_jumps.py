@@ -27,7 +27,7 @@ class Jumping:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_a_clock_that_jumps_costs_nobody_who_lives_his_lease(jump: float) -> None:
+def test_a_clock_jump_ends_no_live_lease(jump: float) -> None:
     world = Jumping(slots=2)
     chain, _ = world.scene.claim()
     world.wait(1.0)
@@ -40,7 +40,7 @@ def test_a_clock_that_jumps_costs_nobody_who_lives_his_lease(jump: float) -> Non
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_who_is_gone_when_a_clock_jumps_is_lost_after_a_lease(jump: float) -> None:
+def test_a_worker_dead_at_a_clock_jump_is_lost_after_a_lease(jump: float) -> None:
     world = Jumping(slots=2)
     world.scene.claim()
     world.wait(1.0)
@@ -59,7 +59,7 @@ def test_who_is_gone_when_a_clock_jumps_is_lost_after_a_lease(jump: float) -> No
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 @pytest.mark.parametrize("beats_again", [False, True])
-def test_what_a_lost_chain_has_taken_does_not_jump_with_the_clock(jump: float, beats_again: bool) -> None:
+def test_the_time_of_a_lost_chain_does_not_include_a_clock_jump(jump: float, beats_again: bool) -> None:
     world = Jumping(slots=2)
     chain, _ = world.scene.claim()
     world.wait(10.0)

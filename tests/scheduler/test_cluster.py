@@ -41,7 +41,7 @@ HAPPENS = st.tuples(st.sampled_from(SLOTS), st.integers(0, 4), st.integers(0, 9)
 
 
 @given(st.lists(HAPPENS, max_size=20))
-def test_what_is_kept_from_look_to_look_is_what_all_rows_say(happens: list[tuple[str, int, int, float]]) -> None:
+def test_cached_rows_equal_all_rows(happens: list[tuple[str, int, int, float]]) -> None:
     scene = Scene(slots=0)
     kept = Cluster(scene.ports())
     for slot, number, how, seconds in happens:
@@ -55,7 +55,7 @@ def test_what_is_kept_from_look_to_look_is_what_all_rows_say(happens: list[tuple
         assert standing(kept) == naive(scene)
 
 
-def test_after_the_database_was_away_and_once_in_a_lease_all_is_read_again() -> None:
+def test_all_rows_are_read_after_an_outage_and_once_in_a_lease() -> None:
     """Another server may have taken over that has not seen the last writes."""
     scene = Scene(slots=2)
     kept = Cluster(scene.ports())

@@ -57,7 +57,7 @@ def test_torchs_own_sums_are_tried_compared_and_audited_by_as_many_slots_as_trai
     assert replay(log, StudyId("study")).identical
 
 
-def test_a_trainer_that_is_inexact_on_several_devices_is_found() -> None:
+def test_a_trainer_inexact_on_several_devices_is_detected() -> None:
     at = scene({"a": 2}, proofs=True)
     submit_for_two(at, inexact="allow")
     ToyWorkers(at, late=5, forgets=True, sees_stray=False).run()
@@ -90,7 +90,7 @@ def test_slots_are_held_for_a_trial_of_the_trainer() -> None:
     assert chains(at, "third") == []
 
 
-def test_a_trial_of_the_trainer_that_can_never_be_made_says_so() -> None:
+def test_an_impossible_check_of_the_trainer_is_reported() -> None:
     at = scene({"a": 1}, proofs=True)
     submit_for_two(at)
     at.scheduler.tick()
@@ -110,7 +110,7 @@ def test_no_study_waits_for_proofs_on_a_kind_of_which_too_few_slots_are_left() -
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_what_nobody_waits_for_makes_room_for_a_gang(is_held: bool) -> None:
+def test_unneeded_verifications_make_room_for_a_gang(is_held: bool) -> None:
     """Though a slot is free: it is held until the other one is."""
     at = scene({"a": 2}, proofs=True)
     at.submit(LADDER)

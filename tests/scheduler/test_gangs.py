@@ -62,7 +62,7 @@ def test_the_seconds_of_a_gang_are_those_of_all_its_slots() -> None:
     assert set(states(at).values()) == {(False, False)}
 
 
-def test_a_study_of_one_rank_has_no_gang_whatever_is_idle() -> None:
+def test_a_study_of_one_rank_never_has_a_gang() -> None:
     at = scene({"a": 4})
     submit(at, 10)
     at.run()
@@ -90,7 +90,7 @@ def test_a_script_with_a_launcher_waits_for_enough_slots_of_one_machine() -> Non
     assert "ranks: 4, and no machine has this many healthy slots of one kind" in problem
 
 
-def test_slots_that_nobody_reaches_are_in_no_gang_of_several_machines() -> None:
+def test_unreachable_slots_are_in_no_gang_of_several_machines() -> None:
     at = scene({"a": 1, "b": 1})
     submit(at, 10, ranks=2)
     at.scheduler.tick()
@@ -148,7 +148,7 @@ def test_slots_are_held_for_a_gang() -> None:
     assert gangs(at) == [("a-gpu0", "a-gpu1")]
 
 
-def test_what_nobody_waits_for_any_more_holds_nothing() -> None:
+def test_work_no_longer_needed_holds_no_slot() -> None:
     at = scene({"a": 2})
     held(at)
     at.give(c.CancelStudy(study="study", at=at.at))  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def test_idle_slots_are_measured_before_they_are_given() -> None:
     assert gangs(at)[1:] == [("a-gpu0", "a-gpu1", "a-gpu2", "a-gpu3")]
 
 
-def test_what_another_plan_has_measured_is_not_measured_again() -> None:
+def test_measurements_of_another_plan_are_reused() -> None:
     at = scene({"a": 4})
     submit(at, 10, name="before", plan="plan0", ranks=1)
     at.records.inner.log.append("plan0", [PROFILE], expected=None, at=0.0)
@@ -222,7 +222,7 @@ def test_a_batch_as_large_as_one_that_had_no_room_has_more_slots(size: int, rank
     assert at.assignment("chain0").most_ranks == 4  # a gang larger than the machine would wait in vain
 
 
-def test_what_needs_more_than_there_is_waits_and_says_so() -> None:
+def test_a_gang_larger_than_all_slots_waits_with_a_reason() -> None:
     at = scene({"a": 4})
     submit(at, 10, ranks={"least": 1, "most": 8})
     at.records.inner.log.append("plan", [dataclasses.replace(NEEDS, ranks=4, batch={})], expected=None, at=0.0)
@@ -232,7 +232,7 @@ def test_what_needs_more_than_there_is_waits_and_says_so() -> None:
     assert "it needs 8 devices for its memory, and no machine has this many" in problem
 
 
-def test_what_was_out_of_memory_on_another_kind_says_nothing() -> None:
+def test_out_of_memory_on_another_kind_does_not_count() -> None:
     at = scene({"a": 4})
     submit(at, 10, ranks={"least": 1, "most": 4}, max_slots=1)
     at.records.inner.log.append("plan", [dataclasses.replace(NEEDS, kind="A100", batch={})], expected=None, at=0.0)
@@ -253,7 +253,7 @@ def begun() -> Scene:
     return at
 
 
-def test_a_lost_member_ends_the_chain_and_is_charged_to_nobody() -> None:
+def test_a_lost_member_ends_the_chain_without_blame() -> None:
     at = begun()
     at.at += LEASE - 1
     at.touch("a-gpu0")

@@ -35,7 +35,7 @@ def watched(scene: Scene) -> Counted:
     return plans
 
 
-def test_plans_in_which_nothing_happened_are_not_looked_at() -> None:
+def test_unchanged_plans_are_not_read() -> None:
     scene = Scene()
     for plan in ("a", "b", "c"):
         scene.submit(EXTERNAL, f"study-{plan}", plan)
@@ -62,7 +62,7 @@ def test_plans_that_are_busy_stay_in_memory_however_long_nothing_happens() -> No
     assert plans.names() == [PLAN, "another"]
 
 
-def test_what_was_sent_long_ago_and_what_is_late_is_seen_in_one_look() -> None:
+def test_old_and_late_messages_are_handled_in_one_tick() -> None:
     scene = Scene(slots=2)
     scene.submit()
     scene.scheduler.tick()

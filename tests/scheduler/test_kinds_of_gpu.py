@@ -90,7 +90,7 @@ def test_a_trial_may_change_between_the_kinds_that_its_study_names() -> None:
     assert [slot for slot, _ in assigned(scene)] == ["gpu0", "gpu1"]
 
 
-def test_what_begins_at_step_0_goes_anywhere_and_then_stays() -> None:
+def test_a_trial_may_start_on_any_kind_and_stays_on_it() -> None:
     scene = cluster(gpu0=A100, gpu1=H100)
     scene.submit(rates(0.1, 0.2, 0.3, 0.4))
     scene.run()
@@ -110,7 +110,7 @@ def test_where_the_kind_is_none_or_unknown_nothing_waits(kinds: tuple[str, str])
     assert scene.study().is_final
 
 
-def test_a_study_that_comes_later_and_names_several_kinds_goes_on_from_what_one_has_trained() -> None:
+def test_a_later_study_of_several_kinds_resumes_from_trained_steps() -> None:
     """So a study whose kind of GPU has gone is cancelled, and submitted again, and nothing is lost."""
     scene = cluster(gpu0=A100)
     scene.submit(BRANCHING)

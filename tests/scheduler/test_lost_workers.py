@@ -85,7 +85,7 @@ def test_a_worker_that_is_saving_waits_for_nothing() -> None:
     assert ended == e.ChainEnded(chain=chain, outcome=ChainOutcome.INTERRUPTED)  # no step of it was lost
 
 
-def test_what_nobody_claimed_is_ended_by_a_scheduler_that_has_just_begun_to_look() -> None:
+def test_a_new_scheduler_ends_unclaimed_chains() -> None:
     scene = Scene()
     scene.submit(ONE)
     scene.scheduler.tick()
@@ -204,7 +204,7 @@ def test_a_stack_that_was_killed_and_started_again_does_not_speak_against_its_st
     assert scene.outcomes() == ["lost"] * (3 * MAX_LOST - 1) and not scene.study().failed
 
 
-def test_after_the_database_was_away_nobody_is_lost_for_a_lease() -> None:
+def test_after_a_database_outage_no_worker_is_lost_for_a_lease() -> None:
     """No worker could renew a lease; living ones do so as soon as the database answers."""
     scene = Scene(slots=2)
     chain = scene.running()
@@ -223,7 +223,7 @@ def test_after_the_database_was_away_nobody_is_lost_for_a_lease() -> None:
     assert scene.outcomes() == []
 
 
-def test_who_is_silent_for_a_lease_after_that_is_lost() -> None:
+def test_a_worker_silent_for_a_lease_after_an_outage_is_lost() -> None:
     scene = Scene(slots=2)
     scene.running()
     scene.records.before_read = times(1, AWAY)
@@ -235,7 +235,7 @@ def test_who_is_silent_for_a_lease_after_that_is_lost() -> None:
     assert scene.outcomes() == ["lost"]
 
 
-def test_a_database_that_takes_nothing_is_away() -> None:
+def test_a_read_only_database_is_an_outage() -> None:
     """It can be read, as on a standby: no worker could renew a lease, and living ones do so afterwards."""
     accidents = [lambda: None]
     scene = Scene(slots=2, show=lambda: accidents[0]())
@@ -254,7 +254,7 @@ def test_a_database_that_takes_nothing_is_away() -> None:
 
 
 @pytest.mark.parametrize("passed", [LEASE + 1, -3600.0], ids=["a lease", "a clock that goes back"])
-def test_a_chain_that_nobody_claimed_goes_to_another_slot(passed: float) -> None:
+def test_an_unclaimed_chain_goes_to_another_slot(passed: float) -> None:
     scene = Scene()
     scene.submit(ONE)
     scene.scheduler.tick()
@@ -318,7 +318,7 @@ def test_no_worker_is_to_blame_where_none_is_sent_anything() -> None:
     assert len(scene.outcomes()) > 4 and quarantined(scene) == []
 
 
-def test_no_worker_is_to_blame_for_what_the_broker_did_not_take() -> None:
+def test_no_worker_is_blamed_for_messages_that_the_broker_refused() -> None:
     """With the broker away for two leases, each slot in turn was given nothing for five minutes."""
 
     def publish(chain: str, stages: int, slot: str) -> None:

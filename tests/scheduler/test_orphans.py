@@ -122,7 +122,7 @@ WRITTEN: list[Move] = [("begin", 0), ("write", 0), ("wait", 1)]
 @example(before=WRITTEN, listed=[], looked_at=[("say", 0), ("end", 0)], after=[])
 @example(before=WRITTEN, listed=[], looked_at=[], after=[("say", 0)])
 @given(before=st.lists(MOVES, max_size=12), listed=SOME, looked_at=SOME, after=SOME)
-def test_what_is_named_then_or_later_stays(
+def test_objects_named_in_the_log_stay(
     before: list[Move], listed: list[Move], looked_at: list[Move], after: list[Move]
 ) -> None:
     """listed: what happens once the store is listed. looked_at: before the rows of chains are."""
@@ -146,7 +146,7 @@ def test_what_is_named_then_or_later_stays(
 
 
 @given(st.lists(MOVES, max_size=12))
-def test_what_nobody_named_goes_in_the_end(moves: list[Move]) -> None:
+def test_unnamed_objects_are_deleted(moves: list[Move]) -> None:
     world = World()
     world.do_all(moves)
     for worker in range(SLOTS):
@@ -155,7 +155,7 @@ def test_what_nobody_named_goes_in_the_end(moves: list[Move]) -> None:
     assert set(world.sweep()) == world.store.objects.keys() - checkpoint_needs.recorded_keys(world.plan())
 
 
-def test_what_belongs_to_no_plan_of_this_log_is_left_alone() -> None:
+def test_objects_of_other_logs_stay() -> None:
     world = World()
     world.store.objects |= {"another/node/1": ObjectStat(1, 0.0), "notes.txt": ObjectStat(1, 0.0)}
     assert world.sweep() == []
@@ -169,13 +169,13 @@ def orphaned() -> World:
     return world
 
 
-def test_what_has_gone_since_the_store_was_listed_is_not_there_any_more(orphaned: World) -> None:
+def test_objects_deleted_since_the_listing_are_skipped(orphaned: World) -> None:
     orphaned.store.meanwhile = orphaned.store.objects.clear
     assert orphaned.sweep() == []
 
 
 @pytest.mark.parametrize("asked", ["all_keys", "stat"])
-def test_a_store_that_is_away_is_said(orphaned: World, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+def test_an_unavailable_store_is_reported(orphaned: World, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     def away(*_: str) -> NoReturn:
         raise ConnectionError("no route")
 
@@ -184,7 +184,7 @@ def test_a_store_that_is_away_is_said(orphaned: World, monkeypatch: pytest.Monke
         orphaned.sweep()
 
 
-def test_what_is_of_a_plan_that_cannot_be_read_stays(orphaned: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_an_unreadable_plan_stay(orphaned: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def unusable(stream: str) -> NoReturn:
         raise PlanUnusable("an event of a later version")
 

@@ -32,7 +32,7 @@ def silent() -> tuple[Scene, str]:
     return scene, chain
 
 
-def test_who_is_heard_of_while_it_is_being_ended_goes_on() -> None:
+def test_a_chain_with_a_heartbeat_during_its_end_continues() -> None:
     scene, chain = silent()
     scene.records.before_write = lambda append: scene.beat(chain, 6)
     assert scene.scheduler.tick()
@@ -57,7 +57,7 @@ def test_a_study_that_is_cancelled_while_its_path_is_chosen_gets_no_chain() -> N
     assert scene.assigned() == [] and scene.study().state == "cancelled"
 
 
-def test_a_chain_of_a_plan_that_cannot_be_folded_holds_up_nobody_else() -> None:
+def test_a_chain_of_an_unreadable_plan_delays_no_other() -> None:
     scene, _ = silent()
     unknown = e.ChainEnded(chain="unknown", outcome="done")
     scene.records.log.append("plan", [unknown], expected=None, at=0.0)
@@ -87,7 +87,7 @@ def test_a_look_that_lost_a_race_is_made_again() -> None:
     assert len(scene.messages) == 1
 
 
-def test_a_study_file_of_another_version_waits_alone_and_that_is_said() -> None:
+def test_a_study_of_another_version_waits_alone_and_is_reported() -> None:
     unreadable = {StudyId("newer")}
 
     def make(study: StudyId, spec: StudySpec) -> Any:
@@ -108,7 +108,7 @@ def test_a_study_file_of_another_version_waits_alone_and_that_is_said() -> None:
     assert not scene.scheduler.problems()
 
 
-def test_a_plan_that_was_never_opened_holds_up_nobody() -> None:
+def test_an_unopened_plan_delays_no_other() -> None:
     scene = Scene()
     scene.submit(ONE)
     submitted = next(iter(scene.events(e.StudySubmitted)))
@@ -138,7 +138,7 @@ def test_a_message_that_the_broker_did_not_take_again_is_not_counted_as_sent() -
     assert len(messages) == 2 and len({*messages}) == 1
 
 
-def test_a_scheduler_that_is_new_does_not_know_yet_what_chains_are_at() -> None:
+def test_a_new_scheduler_does_not_know_the_progress_of_chains() -> None:
     scene = Scene()
     chain = scene.running()
     scene.beat(chain, 6)
@@ -165,7 +165,7 @@ def told_while_tuners_are_asked(do: Callable[[Scene, str], None]) -> Scene:
     return scene
 
 
-def test_a_chain_that_ends_while_the_tuners_are_asked_is_told_nothing_any_more() -> None:
+def test_a_chain_that_ends_during_tuning_gets_no_requests() -> None:
     def end(scene: Scene, chain: str) -> None:
         ended = e.ChainEnded(chain=ChainId(chain), outcome=ChainOutcome.STOPPED)
         scene.record(chain, [ended], lambda rows: rows.chains.end(chain, FENCE))
@@ -176,7 +176,7 @@ def test_a_chain_that_ends_while_the_tuners_are_asked_is_told_nothing_any_more()
     assert scene.study("asked").state == "completed"
 
 
-def test_a_chain_that_is_trained_while_the_tuners_are_asked_is_told_nothing_any_more() -> None:
+def test_a_chain_trained_during_tuning_gets_no_requests() -> None:
     def complete(scene: Scene, chain: str) -> None:
         done = e.StageCompleted(chain=chain, index=0, seconds=1.0)
         scene.record(chain, [done], lambda rows: rows.chains.release(chain, FENCE, None))
@@ -199,7 +199,7 @@ def test_a_plan_that_cannot_be_folded_any_more_is_given_no_slot() -> None:
     assert [event.slot for event in scene.events(e.ChainAssigned, "sound")] == ["gpu0"]
 
 
-def test_a_plan_of_which_a_study_was_struck_is_looked_at_anew() -> None:
+def test_a_plan_with_a_struck_study_is_read_anew() -> None:
     """The earlier view of its work belongs to another plan."""
     scene = Scene(slots=0)
     scene.submit(ONE, "bad")
@@ -265,7 +265,7 @@ class Reluctant(Plans):
             yield plan
 
 
-def test_a_plan_that_can_be_used_again_at_once_is_looked_at_again() -> None:
+def test_a_plan_that_recovers_at_once_is_read_again() -> None:
     scene = Scene()
     plans = Reluctant(scene.records.log)
     scheduler = scene.make_scheduler(plans)
@@ -279,7 +279,7 @@ def test_a_plan_that_can_be_used_again_at_once_is_looked_at_again() -> None:
     assert not scheduler.problems()
 
 
-def test_a_plan_that_can_be_used_in_the_middle_of_a_look_is_looked_at_by_the_next_one() -> None:
+def test_a_plan_that_recovers_during_a_tick_is_read_by_the_next() -> None:
     scene = Scene()
     scene.running()
     plans = Reluctant(scene.records.log)

@@ -119,7 +119,7 @@ def test_a_check_is_made_again_whose_worker_was_lost_after_others_began() -> Non
     assert workers.scene.study().state == StudyState.COMPLETED
 
 
-def test_what_was_trained_beside_a_check_is_struck_where_that_shows_a_difference() -> None:
+def test_a_failed_check_strikes_the_steps_trained_beside_it() -> None:
     workers, chain = interrupted_check(2, ladder(4, 8), forgets=True, late=5)
     workers.run()
     assert workers.scene.study().executed > 0
@@ -130,7 +130,7 @@ def test_what_was_trained_beside_a_check_is_struck_where_that_shows_a_difference
     assert_never_wrong_in_silence(workers, study)
 
 
-def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> None:
+def test_a_failing_check_ends_the_study_untrained() -> None:
     workers = ran(ladder(4, 8), slots=2, check_error="KeyError: 'bs'")
     study = workers.scene.study()
     assert study.state == StudyState.FAILED and study.failed_check == 0
@@ -138,13 +138,13 @@ def test_what_fails_when_it_is_tried_ends_the_study_and_nothing_is_trained() -> 
     assert study.executed == 0 and kinds(workers) == ["check"]
 
 
-def test_what_fails_with_the_values_of_one_trial_is_that_trials_own() -> None:
+def test_a_check_that_fails_with_one_trials_values_fails_only_it() -> None:
     workers = ran(rates(0.0, 1.0), check_error="ZeroDivisionError", check_fails_at=0.0)
     study = workers.scene.study()
     assert kinds(workers)[:2] == ["check", "check"] and study.state == StudyState.COMPLETED
 
 
-def test_what_fails_with_other_values_too_is_the_trainers() -> None:
+def test_a_check_that_fails_with_other_values_too_fails_the_study() -> None:
     workers = ran(rates(1.0, 2.0, 3.0), check_error="ZeroDivisionError")
     assert kinds(workers) == ["check", "check"] and workers.scene.study().state == StudyState.FAILED
 
@@ -170,7 +170,7 @@ def test_a_study_with_other_values_than_a_failed_one_does_not_wait_for_those() -
     assert "KeyError: 'dropout'" in str(second.error)
 
 
-def test_a_metric_that_is_not_reported_fails_those_who_ask_for_it_and_no_other() -> None:
+def test_a_missing_metric_fails_only_the_studies_that_need_it() -> None:
     workers = proving()
     workers.scene.submit(ONE_RATE, metric="acc")
     workers.scene.submit(ONE_RATE, name="second")
@@ -224,7 +224,7 @@ def test_a_slot_that_cannot_train_is_given_nothing_and_fails_no_study_that_other
     assert _tried_on(workers) == ["gpu0", "gpu1", "gpu1"], "two tries are enough"
 
 
-def test_who_insists_trains_without() -> None:
+def test_a_study_may_be_trained_without_a_check() -> None:
     workers = ran(ladder(4), fields={"check": False}, check_error="KeyError: 'bs'")
     assert workers.scene.study().state == StudyState.COMPLETED and kinds(workers) == []
 
@@ -241,7 +241,7 @@ def test_each_resumption_of_a_right_trainer_is_compared_before_its_study_ends(sl
     assert study.proof_steps > 0
 
 
-def test_what_shows_only_between_multiples_of_a_step_is_found() -> None:
+def test_faults_between_multiples_of_a_step_are_detected() -> None:
     """Sound where trials part at step 4, wrong where they part at 6 and 9: one comparison was taken for all of them."""
     for ends in itertools.permutations((4, 6, 9)):
         workers = proving(every=4)
@@ -299,7 +299,7 @@ def test_a_trial_that_shares_nothing_needs_no_proof() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(slots: int) -> None:
+def test_trials_of_a_forgetful_trainer_are_trained_alone(slots: int) -> None:
     workers = ran(ladder(4, 6, 8), slots, forgets=True, late=3)
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED and study.isolated
@@ -311,14 +311,14 @@ def test_a_trainer_that_forgets_is_found_out_and_its_trials_are_trained_alone(sl
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_what_shows_late_is_found_by_a_whole_trial_that_a_suspicion_asks_for(slots: int) -> None:
+def test_late_faults_are_detected_by_a_whole_trial_after_a_suspicion(slots: int) -> None:
     workers = ran(ladder(4, 6, 8), slots, forgets=True, late=11)
     assert workers.scene.study().isolated
     assert_never_wrong_in_silence(workers, workers.scene.study())
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_what_does_not_come_back_and_never_shows_is_no_mark(slots: int) -> None:
+def test_an_unrestored_value_without_an_effect_gives_no_mark(slots: int) -> None:
     """A clock, a progress bar or a list for printing."""
     workers = ran(ladder(4, 6, 8), slots, forgets=True, late=99)
     study = workers.scene.study()
@@ -326,13 +326,13 @@ def test_what_does_not_come_back_and_never_shows_is_no_mark(slots: int) -> None:
     assert kinds(workers).count("whole") == 1 and judged(workers).verdict == Verdict.VERIFIED
 
 
-def test_what_is_trained_alone_waits_for_no_check_on_another_kind_of_device() -> None:
+def test_isolated_trials_wait_for_no_check_on_another_device() -> None:
     workers = ran(ladder(4, 6, 8), forgets=True, late=1)
     assert workers.scene.study().isolated
     assert is_checked(workers.scene.plan(), "an unknown device")
 
 
-def test_refused_where_the_study_says_so() -> None:
+def test_an_inexact_trainer_is_refused_if_the_study_requires_it() -> None:
     workers = ran(ladder(4, 6, 8), fields={"inexact": "refuse"}, forgets=True, late=3)
     assert workers.scene.study().state == StudyState.FAILED
     assert "inexact: refuse" in str(workers.scene.study().error)
@@ -354,7 +354,7 @@ def test_a_study_that_comes_later_begins_alone() -> None:
     assert [value(workers, trial) for trial in later.trials] == [workers.alone(t.hp, 12) for t in later.trials]
 
 
-def test_a_tuner_begins_anew_and_its_decisions_replay() -> None:
+def test_a_restarted_tuners_decisions_replay() -> None:
     workers = ran(ASHA, fields=SPACE, slots=2, forgets=True, late=1)
     study = workers.scene.study()
     assert study.isolated and study.state == StudyState.COMPLETED
@@ -364,7 +364,7 @@ def test_a_tuner_begins_anew_and_its_decisions_replay() -> None:
     assert replay(enumerate(log, 1), study.id).identical
 
 
-def test_what_a_user_asked_for_is_asked_for_again() -> None:
+def test_a_users_requests_are_repeated_after_isolation() -> None:
     workers = proving(forgets=True, late=3)
     workers.scene.submit({"kind": "external"})
     start = [c.Start(hp={"lr": decay(at)}, steps=6) for at in (4, 5)]
@@ -378,7 +378,7 @@ def test_what_a_user_asked_for_is_asked_for_again() -> None:
         assert value(workers, trial) == workers.alone(trial.hp, trial.steps)
 
 
-def test_a_proof_that_always_comes_to_nothing_holds_up_nobody() -> None:
+def test_a_verification_that_always_fails_delays_no_study() -> None:
     workers = proving()
     workers.scene.submit(ladder(4, 8))
     for _ in range(3):
@@ -415,9 +415,7 @@ def test_no_number_without_a_mark_differs_from_the_trial_alone(
     slots=st.integers(1, 4),
     steps=st.integers(12, 18),
 )
-def test_what_shows_only_where_an_epoch_ends_behind_a_break_has_a_mark(
-    ends: list[int], every: int, slots: int, steps: int
-) -> None:
+def test_faults_at_an_epochs_end_after_a_break_are_marked(ends: list[int], every: int, slots: int, steps: int) -> None:
     """One step that was compared behind such an end proved trials that had broken before it."""
     workers = ran(ladder(*ends, steps=steps), slots, fields={"eval_every": 3, "audit": 0}, every=every)
     assert_never_wrong_in_silence(workers, workers.scene.study())
@@ -456,7 +454,7 @@ def test_a_finished_study_is_proven_when_a_user_asks(tuner: Json) -> None:
     assert resumed and resumed <= without_a_break
 
 
-def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
+def test_an_audit_finds_and_marks_hidden_faults() -> None:
     workers = ran(ladder(4, 6, 8), fields={"audit": 0}, forgets=True, late=11, sees_stray=False)
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
@@ -465,7 +463,7 @@ def test_an_audit_finds_what_nobody_saw_and_marks_it() -> None:
     assert all("may be wrong" in mark(workers, trial) for trial in workers.scene.study().trials)
 
 
-def test_a_study_that_is_reopened_goes_on_alone_where_its_trainer_was_found_out_since() -> None:
+def test_a_reopened_study_of_an_inexact_trainer_continues_isolated() -> None:
     workers = ran(ASHA, fields={**SPACE, "audit": 0}, forgets=True, late=6, sees_stray=False)
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
@@ -487,13 +485,13 @@ def test_an_audit_ends_where_proofs_are_switched_off() -> None:
     assert not workers.scene.study().is_audited and kinds(workers) == before
 
 
-def test_what_was_trained_alone_has_nothing_to_audit() -> None:
+def test_an_isolated_study_needs_no_audit() -> None:
     workers = ran(ladder(4, 6, 8), forgets=True, late=1)
     with pytest.raises(StateConflict, match="trained alone"):
         workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
 
 
-def test_a_proof_that_nobody_waits_for_makes_room() -> None:
+def test_an_unneeded_verification_makes_room() -> None:
     workers = scene_with_long_trial(steps=40, slots=2)
     (whole,) = (chain for chain in workers.scene.plan().chains.values() if chain.proof == VerificationKind.WHOLE)
     lone = rates(3.0, 4.0, 5.0, 6.0, steps=9)
@@ -512,7 +510,7 @@ def test_a_proof_for_a_study_that_was_cancelled_is_stopped() -> None:
     assert workers.scene.row(check.id).stop
 
 
-def test_proofs_are_told_apart() -> None:
+def test_kinds_of_verifications_are_distinguished() -> None:
     assert [*VerificationKind] == ["check", "handover", "whole", "audit", "evaluation"]
 
 
@@ -524,7 +522,7 @@ def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.E
 
 @pytest.mark.parametrize("forgets", [True, False], ids=["isolated", "proven"])
 @pytest.mark.parametrize("slots", [1, 2, 5])
-def test_what_if_nothing_changes_a_log_with_proofs_is_the_same(slots: int, forgets: bool) -> None:
+def test_what_if_without_changes_keeps_a_log_with_verifications(slots: int, forgets: bool) -> None:
     log, study = logged(slots=slots, forgets=forgets, late=1)
     assert bool(study.isolated) == forgets
     found = what_if(log, study.id, {})
@@ -532,7 +530,7 @@ def test_what_if_nothing_changes_a_log_with_proofs_is_the_same(slots: int, forge
     assert (found["unique"], found["trials"]) == (study.unique, len(study.trials))
 
 
-def test_what_if_another_tuner_had_an_isolated_study_it_decides_over_what_was_trained_alone() -> None:
+def test_what_if_another_tuner_uses_isolated_trials() -> None:
     log, study = logged(forgets=True, late=1)
     strict = what_if(log, study.id, {"tuner.reduction_factor": 9})
     assert strict["saved"] > 0 and strict["needed"] == 0 and strict["not_known"] == 0

@@ -29,7 +29,7 @@ def test_a_node_that_failed_on_one_slot_goes_to_another() -> None:
     assert scene.slots_of() == ["gpu0", "gpu1"]
 
 
-def test_it_waits_for_a_slot_that_is_busy_while_others_work_goes_first() -> None:
+def test_work_for_a_busy_slot_waits_behind_other_work() -> None:
     scene = Scene(slots=2)
     scene.submit(
         {"kind": "trials", "trials": [{"hp": {"lr": lr}, "steps": steps} for lr, steps in ((1, 9), (2, 8), (3, 7))]}
@@ -62,7 +62,7 @@ def test_where_it_failed_everywhere_it_is_tried_where_it_failed_least() -> None:
         ({"other": "1"}, "they do not have it at any version"),
     ],
 )
-def test_a_slot_without_the_trainer_is_given_nothing_and_that_is_said(trainers: dict[str, Any], sentence: str) -> None:
+def test_a_slot_without_the_trainer_gets_no_work_and_it_is_reported(trainers: dict[str, Any], sentence: str) -> None:
     scene = Scene(slots=0)
     scene.register("gpu0", trainers=trainers)
     scene.submit()
@@ -88,7 +88,7 @@ def test_a_slot_in_quarantine_is_given_nothing() -> None:
     assert scene.slots_of() == ["gpu0"]
 
 
-def test_the_assignment_says_for_whom_it_runs() -> None:
+def test_an_assignment_names_its_study() -> None:
     scene = Scene()
     chain = scene.running()
     given = scene.assignment(chain)
@@ -123,7 +123,7 @@ def room_of_the_last_chain(scene: Scene) -> int:
     return row.assignment.intermediate_bytes
 
 
-def test_a_chain_may_keep_a_state_inside_its_stages_though_the_plan_has_spent_what_it_may() -> None:
+def test_a_chain_may_keep_a_state_although_the_budget_is_spent() -> None:
     """Later chains kept none, and an accident cost their whole stage."""
     scene = Scene(intermediate_bytes=1000)
     chain = scene.running()
@@ -204,7 +204,7 @@ def test_one_that_did_not_find_it_waits_until_it_is_in_the_store() -> None:
     assert scene.slots_of() == ["gpu0", "gpu1", "gpu1"]
 
 
-def test_where_the_upload_is_lost_the_trunk_is_trained_again_and_whoever_has_it_goes_on() -> None:
+def test_after_a_lost_upload_the_trunk_is_trained_again() -> None:
     scene, chain, trunk = trunk_trained("a", "a", "a")
     scene.record(chain, [state(e.CheckpointCached, trunk, host="a")], proof=None)
     scene.scheduler.tick()

@@ -18,7 +18,7 @@ from tests.plans import Story, steps
 EARLY = steps(1, 2, milestones=[4])
 
 
-def test_it_evaluates_where_someone_waits_and_every_so_often(story: Story) -> None:
+def test_a_chain_evaluates_at_requests_and_eval_every(story: Story) -> None:
     study = story.submit(({"h": 1}, 7), ({"h": 1}, 20), eval_every=5)
     (node,) = story.path(study)
     assert evaluations(story.plan, node, 0, 20) == [5, 7, 10, 15, 20]
@@ -99,9 +99,7 @@ def test_a_chain_under_way_learns_of_new_places(story: Story) -> None:
     assert frontier.extra_eval_steps(chain) == []
 
 
-def test_a_node_is_looked_at_once_however_many_of_its_branch_points_a_chain_passes(
-    story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_is_read_once_for_all_its_branch_points(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at each of a thousand for each of a thousand stages took seconds, in which the scheduler did nothing."""
     trunk, *_ = story.path(story.submit(*(({"h": steps(1, 2, milestones=[at])}, 60) for at in range(1, 50))))
     frontier, looks = Frontier(story.plan), Counter[str]()

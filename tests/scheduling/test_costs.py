@@ -28,7 +28,7 @@ def measured(story: Story, bs: float, seconds_per_step: float, lr: float = 0.1) 
     story.happen(e.StageCompleted(chain=chain.id, index=0, seconds=10 * seconds_per_step))
 
 
-def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
+def test_steps_cost_their_measured_time_on_the_same_kind_of_device() -> None:
     """Two kinds, one twice as fast: neither is reckoned with the mean of both."""
     story, costs = Story(), Costs()
     study = story.submit(({"bs": 64}, 40), devices=["A100", "H100"])
@@ -51,7 +51,7 @@ def test_steps_cost_what_they_took_on_the_kind_where_they_go_on() -> None:
     assert fitting_spans(frontier, rest, 30.0, "NVIDIA A100") == []
 
 
-def test_a_gang_takes_what_it_took_or_what_was_measured_of_so_many() -> None:
+def test_the_cost_of_a_gang_is_its_measured_one() -> None:
     story, costs, kind = Story(), Costs(), "NVIDIA H100"
     study = story.submit(({"bs": 64}, 40))
     (node,) = story.path(study)
@@ -138,7 +138,7 @@ def test_the_error_of_estimates_is_that_of_each_setting_by_the_others(rows: list
     assert costs.error.median == pytest.approx(statistics.median(off), rel=1e-3, abs=1e-6)
 
 
-def test_of_few_settings_the_error_of_estimates_is_not_told() -> None:
+def test_no_error_is_given_for_few_settings() -> None:
     story, costs = Story(), Costs()
     for bs in (16, 32, 64):
         measured(story, bs, 1.0)
@@ -155,7 +155,7 @@ def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedSt
     return stages
 
 
-def test_each_stage_is_held_against_what_was_known_when_it_began() -> None:
+def test_each_stage_is_compared_with_its_estimate_at_the_start() -> None:
     story = Story()
     rows = [(16, 1.0, 1, 3), (17, 1.0, 2, 4), (18, 1.0, 4, 6), (19, 3.0, 6, 9), (16, 0.5, 9, 9)]
     off = hindsight_errors(story.plan, timed(story, rows))
@@ -169,7 +169,7 @@ STAGES = st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 10), st.integers(
 
 @max_examples(50)
 @given(STAGES)
-def test_what_ends_later_changes_no_error_of_before(rows: list[tuple[int, float, int, int]]) -> None:
+def test_later_stages_change_no_earlier_error(rows: list[tuple[int, float, int, int]]) -> None:
     story = Story()
     stages = sorted(timed(story, rows), key=lambda stage: stage.ended)
     off, before = hindsight_errors(story.plan, stages), hindsight_errors(story.plan, stages[:-1])
@@ -182,7 +182,7 @@ def test_until_something_is_measured_every_step_costs_a_second() -> None:
     assert estimate(story, costs, 64) == 1.0
 
 
-def test_it_learns_each_time_that_twice_as_much_was_run() -> None:
+def test_costs_are_refitted_at_each_doubling() -> None:
     story, costs = Story(), Costs()
     fitted = []
     for run in range(1, 20):
@@ -215,7 +215,7 @@ HUGE = {"integer": 10**400, "infinite": math.inf, "no number": math.nan, "comput
 
 
 @pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
-def test_what_no_float_holds_is_estimated_all_the_same(value: Any) -> None:
+def test_numbers_beyond_floats_are_estimated(value: Any) -> None:
     """Logs of older versions hold such values; a sequence may come to one."""
     costs, plan = Costs(), SearchPlan()
     for number, decay in enumerate((value, 0.1, 0.2)):

@@ -153,7 +153,7 @@ def test_with_one_study_it_is_the_critical_path() -> None:
     assert one and other and one[1] == other[1]
 
 
-def test_a_shared_stage_serves_whoever_it_was_chosen_for_and_both_may_ask_for_it() -> None:
+def test_a_shared_stage_is_charged_to_the_study_it_was_chosen_for() -> None:
     """The only work of the small study begins with a trunk of the large one: it does not starve behind it."""
     story = Story()
     early = {"family": "values", "values": [1, 2], "milestones": [4]}

@@ -13,7 +13,7 @@ SPACE = {"lr": {"loguniform": [0.001, 0.1]}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [9, 40, 300])
-def test_it_is_near_what_an_asha_study_came_to(trials: int) -> None:
+def test_the_forecast_of_asha_is_near_its_result(trials: int) -> None:
     tuner = {"kind": "asha", "num_trials": trials, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
     spec = asha(space=SPACE, tuner=tuner)
     simulated = simulator()
@@ -36,5 +36,5 @@ def test_a_large_study_is_forecast_from_some_of_its_trials(kind: str) -> None:
     assert found.steps == pytest.approx(halved, rel=0.35)
 
 
-def test_nothing_is_forecast_where_all_is_asked_for_at_once() -> None:
+def test_no_forecast_is_needed_when_all_is_requested_at_once() -> None:
     assert forecast(asha(tuner={"kind": "grid", "max_steps": 18})) is None

@@ -154,7 +154,7 @@ def test_two_slots_do_not_evaluate_the_same() -> None:
     assert story.take(frontier) is None
 
 
-def test_what_a_new_estimate_changes_is_taken_in_bit_by_bit() -> None:
+def test_a_new_estimate_is_applied_in_parts() -> None:
     story, costs = Story(), Costs()
     study = story.submit(*(({"bs": number, "lr": steps(1, 2, milestones=[3])}, 10) for number in range(1, 400)))
     frontier = Frontier(story.plan, costs)
@@ -169,7 +169,7 @@ def test_what_a_new_estimate_changes_is_taken_in_bit_by_bit() -> None:
     assert {head: frontier.urgency(head)[1] for head in frontier.heads()} == pytest.approx(expected)
 
 
-def test_a_look_estimates_so_many_nodes_anew_however_often_it_refreshes() -> None:
+def test_a_tick_re_estimates_a_bounded_number_of_nodes() -> None:
     story, costs = Story(), Costs()
     study = story.submit(*(({"bs": number}, 10) for number in range(1, 100)))
     frontier = Frontier(story.plan, costs)

@@ -45,7 +45,7 @@ def ask(story: Story, frontier: Frontier, *asked: int, hp: object = 1) -> None:
     frontier.refresh()
 
 
-def test_what_was_passed_begins_at_once_and_what_was_not_is_served_in_passing(
+def test_passed_steps_begin_at_once_and_later_ones_are_served_in_passing(
     story: Story, frontier: Frontier, trunk: Chain
 ) -> None:
     frontier.set_progress(trunk.id, ChainProgress(60))
@@ -71,7 +71,7 @@ def test_without_a_heartbeat_it_is_believed_to_be_ahead(story: Story, frontier: 
     assert story.take(frontier) is not None, "the chain passed the step before it had the request"
 
 
-def test_what_it_evaluates_and_keeps_in_passing_is_waited_for(story: Story, frontier: Frontier, trunk: Chain) -> None:
+def test_results_and_states_made_in_passing_are_waited_for(story: Story, frontier: Frontier, trunk: Chain) -> None:
     ask(story, frontier, 20)
     frontier.set_progress(trunk.id, ChainProgress(25, frozenset({20})))
     frontier.refresh()
@@ -124,7 +124,7 @@ def test_two_ticks_at_once_do_not_both_train_it(story: Story, frontier: Frontier
         decide(story.plan, again)
 
 
-def test_what_is_known_of_a_chain_goes_with_it(story: Story, frontier: Frontier, trunk: Chain) -> None:
+def test_the_progress_of_an_ended_chain_is_forgotten(story: Story, frontier: Frontier, trunk: Chain) -> None:
     frontier.set_progress(trunk.id, ChainProgress(60))
     story.end(trunk, "lost", steps=60)
     frontier.refresh()
@@ -135,7 +135,7 @@ def test_what_is_known_of_a_chain_goes_with_it(story: Story, frontier: Frontier,
     assert again is not None and again.stages[0].start == 0
 
 
-def test_everything_comes_to_an_end_wherever_the_trunk_is(story: Story, frontier: Frontier, trunk: Chain) -> None:
+def test_all_work_completes_at_any_progress_of_the_trunk(story: Story, frontier: Frontier, trunk: Chain) -> None:
     frontier.set_progress(trunk.id, ChainProgress(500))
     ask(story, frontier, 20, 300, 700, hp=DECAY)
     story.drain(frontier)

@@ -17,7 +17,7 @@ PROGRESS = st.dictionaries(
 
 
 @given(SPANS, PROGRESS)
-def test_the_index_covers_what_the_node_covers(spans: list[tuple[int, int]], known: dict[int, ChainProgress]) -> None:
+def test_the_index_covers_the_steps_of_the_node(spans: list[tuple[int, int]], known: dict[int, ChainProgress]) -> None:
     node = Node(NodeId("n"), None, 0, {})
     node.running = {(ChainId(str(number)), 0): span for number, span in enumerate(spans)}
     progress = {ChainId(str(number)): each for number, each in known.items()}

@@ -88,7 +88,7 @@ def test_a_small_study_ends_within_little_more_than_twice_its_time_alone(trials:
     assert world.preemptions() == (trials > 1), "the slot goes back when the small study is done"
 
 
-def test_what_is_less_than_a_slot_comes_by_turns() -> None:
+def test_shares_below_a_slot_take_turns() -> None:
     world = World(1)
     for name in (A, B, C):
         world.submit(name, 1, 10_000)

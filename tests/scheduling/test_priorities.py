@@ -42,7 +42,7 @@ def test_the_most_urgent_trial_of_a_study_comes_first() -> None:
     assert (line.kind, line.trial, line.priority) == ("prioritize", 2, -2.0)
 
 
-def test_it_counts_for_no_other_study() -> None:
+def test_a_priority_counts_for_its_study_only() -> None:
     story = Story()
     mine = story.submit(({"h": 1}, 10))
     theirs = story.submit(({"h": 2}, 20))
@@ -90,7 +90,7 @@ class Backwards(Tuner):
         return c.Prioritize(trial=self.urgent, priority=1.0 + self.urgent) if self.urgent < 4 else None
 
 
-def test_a_tuner_that_says_so_is_obeyed_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuners_priorities_are_followed_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     study = spec({"kind": "sha", "num_trials": 4, "min_steps": 5, "max_steps": 5})
     monkeypatch.setitem(TUNERS, "sha", Backwards)
     world = simulator(study, slots=1)

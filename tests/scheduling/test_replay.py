@@ -58,13 +58,13 @@ def test_anyone_can_check_a_promotion(world: Simulator) -> None:
             promoted.add((line["rung"], line["trial"]))
 
 
-def test_what_was_accepted_under_higher_limits_is_replayed() -> None:
+def test_studies_accepted_under_higher_limits_replay() -> None:
     long = {"kind": "random", "num_trials": 1, "max_steps": 2 * LIMITS.steps}
     Judge(spec(ASHA).to_json() | {"tuner": long})
 
 
 @pytest.mark.parametrize("kind", [e.TrialExtended, e.TrialAdded])
-def test_a_changed_decision_is_found(world: Simulator, kind: type) -> None:
+def test_a_changed_decision_is_detected(world: Simulator, kind: type) -> None:
     number = [type(event) for event in world.events].index(kind)
     tampered = [*world.events]
     tampered[number] = replace(tampered[number], reason={**tampered[number].reason, "rung": 7})
@@ -73,7 +73,7 @@ def test_a_changed_decision_is_found(world: Simulator, kind: type) -> None:
     assert found.difference["recorded"] != found.difference["derived"]
 
 
-def test_a_changed_result_is_found(world: Simulator) -> None:
+def test_a_changed_result_is_detected(world: Simulator) -> None:
     """The log calls the best trial of the bottom rung the worst: it would not have been promoted."""
     first = next(event for event in world.events if isinstance(event, e.TrialExtended))
     node = world.plan.node_of(world.plan.studies[STUDY].trials[first.trial], 1).id
@@ -85,7 +85,7 @@ def test_a_changed_result_is_found(world: Simulator) -> None:
     assert not replay(enumerate(map(worse, world.events), 1), STUDY).identical
 
 
-def test_what_users_ask_for_is_what_it_is() -> None:
+def test_requests_of_users_replay_unchanged() -> None:
     """The tuner of docs/sdk.md, after HyperDrive's Figure 5.3: the user extends the same trial."""
     world = simulator(spec({"kind": "external"}))
     world.give(c.AddTrial(study=STUDY, hp={"lr": 0.1}, steps=5))
@@ -118,7 +118,7 @@ def test_draws_with_another_seed_are_no_replay(world: Simulator) -> None:
     assert not replay(enumerate(map(seeded, world.events), 1), STUDY).identical
 
 
-def test_it_stops_where_it_is_told_to(world: Simulator) -> None:
+def test_a_replay_stops_at_the_given_event(world: Simulator) -> None:
     half = len(world.events) // 2
     found = replay(enumerate(world.events, 1), STUDY, at=half)
     whole = replay(enumerate(world.events, 1), STUDY)
@@ -138,7 +138,7 @@ def test_an_exported_log_is_the_log(world: Simulator) -> None:
 
 
 @pytest.mark.parametrize("line", ["{", "{}", '{"position": 1, "type": "Nonsense", "schema": 1, "data": {}}'])
-def test_what_is_not_a_log_is_refused_by_line(line: str) -> None:
+def test_an_invalid_log_is_refused_with_its_line(line: str) -> None:
     with pytest.raises(NotALog, match="line 2"):
         list(parse(["\n", line]))
 
@@ -159,7 +159,7 @@ def test_what_if_nothing_changes_makes_no_difference(seed: int) -> None:
     assert (found["unique"], found["trials"]) == (study.unique, len(study.trials))
 
 
-def test_what_if_fewer_go_on() -> None:
+def test_what_if_fewer_are_promoted() -> None:
     world = calm(slots=1)
     strict, loose = (what_if(world.events, STUDY, {"tuner.reduction_factor": eta}) for eta in (9, 2))
     assert strict["saved"] > 0 and strict["needed"] == 0
@@ -167,14 +167,14 @@ def test_what_if_fewer_go_on() -> None:
     assert strict["unique"] < world.plan.studies[STUDY].unique < loose["unique"]
 
 
-def test_what_if_fewer_go_on_of_trials_that_are_ranked_by_cooldowns() -> None:
+def test_what_if_fewer_trials_ranked_by_cooldowns_are_promoted() -> None:
     """The replay takes the configurations from the study's trunks, in their order."""
     world = calm({**ASHA, "rung_value": {"cooldown": 2}}, slots=1)
     found = what_if(world.events, STUDY, {"tuner.max_steps": 9})
     assert (found["needed"], found["not_known"]) == (0, 0) and found["saved"] > 0
 
 
-def test_what_if_it_goes_where_nobody_has_been() -> None:
+def test_what_if_needs_untrained_steps() -> None:
     """A grid of 5 steps, in which a sequence changes at step 6, is imagined longer: an unknown result fails nothing."""
     late = {"family": "values", "values": [0.1, 0.01], "milestones": [6]}
     world = simulator(spec({"kind": "grid", "max_steps": 5}, space={"lr": [late, 0.1, 0.2]}))
@@ -238,7 +238,7 @@ def test_a_reopened_study_keeps_its_promotions_and_widens_its_rungs() -> None:
         ({"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}, 18, "cannot grow"),
     ],
 )
-def test_what_cannot_be_reopened(tuner: dict[str, Any], trials: int, sentence: str) -> None:
+def test_studies_that_cannot_be_reopened(tuner: dict[str, Any], trials: int, sentence: str) -> None:
     world = simulator(spec(tuner))
     with pytest.raises(StateConflict, match="only a completed study can be reopened"):
         world.give(c.ReopenStudy(study=STUDY, trials=trials, at=0.0))

@@ -49,7 +49,7 @@ TRUNK = [({"lr": steps(0.1, value, milestones=[4])}, 10) for value in (0.2, 0.3,
 """Three trials that part at step 4."""
 
 
-def test_what_is_cheap_to_make_again_for_its_size_goes_first() -> None:
+def test_checkpoints_cheap_to_retrain_are_deleted_first() -> None:
     story = trained(({"lr": 1}, 2), ({"lr": 2}, 20), ({"lr": 3}, 10), keep_best=0)
     ends = [story.trial(study, number) for study in story.plan.studies for number in range(3)]
     assert going(story) == [(ends[number].path[-1], ends[number].steps) for number in (0, 2, 1)]
@@ -62,7 +62,7 @@ def test_a_state_ten_times_as_large_is_worth_a_tenth() -> None:
     assert going(story) == [(large.id, 10), (small.id, 2)]
 
 
-def test_what_costs_little_beside_another_costs_more_when_that_is_gone() -> None:
+def test_the_cost_of_a_checkpoint_rises_when_its_neighbour_is_deleted() -> None:
     """One at 9, 10 and 20 steps: 10 is one step behind 9, until that is gone."""
     story = trained(({"lr": 1}, 20), ({"lr": 2}, 9), keep_best=0)
     [node] = story.path(next(iter(story.plan.studies)))
@@ -102,7 +102,7 @@ def test_of_equal_ones_the_state_of_the_trial_that_ranks_last_goes_first() -> No
     assert going(story) == [(story.path(study, number)[0].id, 5) for number in (1, 0, 3, 2)]
 
 
-def test_what_a_chain_begins_with_stays_and_so_does_what_is_waited_from() -> None:
+def test_states_needed_by_chains_and_requests_stay() -> None:
     story = Story()
     study = story.submit(*TRUNK, keep_best=0)
     frontier = Frontier(story.plan)
@@ -158,7 +158,7 @@ def test_no_more_goes_than_must() -> None:
     assert select_checkpoints(story.plan, Seconds(), excess=0, most=10) == []
 
 
-def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
+def test_states_of_a_deleted_study_only_are_free() -> None:
     story = trained(*TRUNK[:2], name="deleted", keep_best=2)
     deleted = next(iter(story.plan.studies))
     other = story.submit(TRUNK[1], TRUNK[2], keep_best=0)
@@ -173,7 +173,7 @@ def test_what_only_a_deleted_study_passed_is_nobodys() -> None:
 
 @max_examples(60)
 @given(seed=st.integers(0, 10**9))
-def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
+def test_the_least_valuable_checkpoint_is_deleted_each_time(seed: int) -> None:
     """As an order that is worked out anew after each one that goes would have it."""
     rng = Random(seed)
     story = Story()
@@ -196,7 +196,7 @@ def test_what_goes_is_what_is_worth_least_each_time(seed: int) -> None:
 
 @max_examples(40)
 @given(st.data())
-def test_what_a_study_wants_kept_stays_until_it_is_deleted(data: st.DataObject) -> None:
+def test_states_that_a_study_keeps_stay_until_its_deletion(data: st.DataObject) -> None:
     rng = Random(data.draw(st.integers(0, 2**32)))
     fields = {"keep_at": sorted(rng.sample(range(1, 12), rng.randint(0, 3))), "keep_every": rng.choice([None, 3, 4])}
     story = Story()

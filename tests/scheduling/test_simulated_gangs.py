@@ -78,7 +78,7 @@ def test_the_last_rungs_of_asha_have_the_slots_that_would_be_idle() -> None:
     assert {len(each) for each in times.values()} == {1}, "the measured stage does not wait"
 
 
-def test_a_preview_is_what_a_run_comes_to() -> None:
+def test_a_preview_of_gangs_equals_the_run() -> None:
     spec = study(leaves(8), shards=8, ranks={"least": 1, "most": 8})
     world = simulator(8)
     world.submit("s", spec)
@@ -113,7 +113,7 @@ SECONDS = st.lists(st.sampled_from([0.5, 0.55, 0.7, 0.9, 1.2]), min_size=1, max_
     ranks=st.sampled_from([{"least": 1, "most": 8}, {"least": 1, "most": 2}, {"least": 2, "most": 4}, 2]),
     seconds=SECONDS,
 )
-def test_a_preview_by_what_was_measured_is_what_a_run_comes_to(
+def test_a_preview_by_measurements_equals_the_run(
     slots: int, drawn: list[tuple[int, int, float]], ranks: Any, seconds: list[float]
 ) -> None:
     """seconds: of each doubling of the ranks, how much of a step's time is left."""
@@ -169,9 +169,7 @@ def busy(world: Simulator) -> dict[str, list[Spell]]:
     policy=st.sampled_from(sorted(POLICIES)),
     share=st.sampled_from([0.55, 0.7, 1.0]),
 )
-def test_any_studies_come_to_an_end(
-    slots: int, studies: list[tuple[Any, Any, float]], policy: str, share: float
-) -> None:
+def test_any_studies_complete(slots: int, studies: list[tuple[Any, Any, float]], policy: str, share: float) -> None:
     world = simulator(slots, share, policy)
     for number, (drawn, ranks, weight) in enumerate(studies):
         world.submit(f"s{number}", study(trials(drawn), shards=8, ranks=ranks, weight=weight))
@@ -199,7 +197,7 @@ def ready_at(world: Simulator, chain: e.ChainAssigned) -> float:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_gang_is_not_kept_waiting_by_what_is_small(policy: str) -> None:
+def test_small_work_does_not_delay_a_gang(policy: str) -> None:
     """A long row of trials of one slot each, and a gang of all slots that came later: it waits for one stage."""
     world = simulator(4, policy=policy)
     many = [{"hp": {"lr": 0.001 * number}, "steps": 20} for number in range(1, 60)]
@@ -222,7 +220,7 @@ def begun(world: Simulator, study: str) -> list[e.ChainAssigned]:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_slots_that_are_held_take_what_ends_before_they_are_due(policy: str) -> None:
+def test_held_slots_take_work_that_ends_in_time(policy: str) -> None:
     """A gang of all four waits for one stage of 100 steps: trials of 20 steps fill the others and delay nothing."""
     world = simulator(4, policy=policy)
     world.submit("first", many(range(1, 2), 20))

@@ -35,15 +35,15 @@ def profile(refusal: str = "") -> PackingProfiled:
     return PackingProfiled(device="d", batch_seconds={} if refusal else SECONDS, peak_bytes={}, refusal=refusal)
 
 
-def test_a_pack_is_full_whatever_is_known_of_passes_that_are_not() -> None:
+def test_packs_are_filled_regardless_of_profiles_of_partial_passes() -> None:
     assert best_lanes(4, None) == best_lanes(4, profile()) == 4
 
 
-def test_what_cannot_be_packed_is_trained_alone() -> None:
+def test_unpackable_trials_are_trained_alone() -> None:
     assert best_lanes(8, profile("it is no TorchTrainer")) == 1
 
 
-def test_lanes_that_nobody_has_cost_what_others_do() -> None:
+def test_empty_lanes_cost_as_much_as_used_ones() -> None:
     """A pass of two lanes would be fast, but it would not give the bits of the plan."""
     assert times_faster(4, 4, profile()) == 2.0
     assert times_faster(2, 4, profile()) == 1.0
@@ -135,7 +135,7 @@ def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials
 @pytest.mark.slow
 @max_examples(40)
 @given(spaces(), SLOTS, WIDTHS, st.floats(0.5, 8))
-def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
+def test_a_pass_takes_equally_long_with_any_lanes_and_its_seconds_are_shared(
     trials: list[Trial], slots: int, width: int, pass_times: float
 ) -> None:
     """A full pack takes no longer than one of a single lane: no trial waits for a companion."""
@@ -151,7 +151,7 @@ def test_a_pass_takes_as_long_whoever_else_is_in_it_and_its_seconds_are_shared(
 @pytest.mark.slow
 @max_examples(40)
 @given(spaces(), SLOTS, WIDTHS)
-def test_what_a_device_refuses_is_never_packed_there(trials: list[Trial], slots: int, width: int) -> None:
+def test_trials_refused_by_a_device_are_never_packed_there(trials: list[Trial], slots: int, width: int) -> None:
     simulated = submitted(study_of(trials).to_json(), width, slots)
     simulated.take([PackingProfiled(device="cpu", batch_seconds={}, peak_bytes={}, refusal="it is no TorchTrainer")])
     simulated.run()
@@ -203,7 +203,7 @@ def test_a_pack_does_not_end_for_siblings_that_would_fill_no_free_lane() -> None
     assert [sorted(lengths(pack)) for pack in packs(simulated)] == [[10, *[30] * 7], [30, 30]]
 
 
-def test_what_reads_batches_of_another_size_from_there_on_fills_no_lane() -> None:
+def test_a_trial_with_another_later_batch_size_fills_no_lane() -> None:
     sizes = {"family": "values", "values": [8, 16], "milestones": [10]}
     siblings = [({**parting(0.2, 0.1 * number, 10, 30)[0], "bs": sizes}, 30) for number in (3, 4)]
     simulated = submitted(study_of([trial(0.1, 8, 30), *siblings]).to_json(), 4, 1)
@@ -222,7 +222,7 @@ def test_a_fuller_pack_goes_first_where_the_longest_path_can_wait(slots: int, or
     assert [lengths(pack) for pack in packs(simulated)] == order
 
 
-def test_what_is_more_important_to_its_study_does_not_wait_for_a_fuller_pack() -> None:
+def test_urgent_trials_do_not_wait_for_a_fuller_pack() -> None:
     simulated = submitted(
         study_of([trial(0.1 * number, bs, 5) for number, bs in enumerate((16, 8, 8, 8))]).to_json(), 4, 1
     )

@@ -74,7 +74,7 @@ def test_each_unique_step_is_run_once_and_no_slot_waits_for_nothing(
 @pytest.mark.slow
 @max_examples(40)
 @given(spaces(), spaces(), SLOTS)
-def test_studies_on_one_plan_train_what_they_share_once(first: list[Trial], second: list[Trial], slots: int) -> None:
+def test_studies_on_one_plan_train_shared_steps_once(first: list[Trial], second: list[Trial], slots: int) -> None:
     simulated = simulator(slots)
     submit(simulated, first)
     submit(simulated, second, priority=2.0)
@@ -178,7 +178,7 @@ def test_the_critical_path_of_a_preview_goes_to_the_top_rung() -> None:
     assert found["critical_path_steps"] == 9 <= found["makespan_steps"]
 
 
-def test_a_preview_says_what_packing_would_save_at_best() -> None:
+def test_a_preview_gives_the_best_saving_of_packing() -> None:
     """Four trials part after step 2 of 10; one has other batches from then on. With two lanes: 2 + 2 * 8 + 8."""
     rates = [{"lr": {"family": "values", "values": [0.1, rate], "milestones": [2]}} for rate in (0.2, 0.3, 0.4)]
     other = {"lr": 0.1, "bs": {"family": "values", "values": [8, 16], "milestones": [2]}}
@@ -206,13 +206,13 @@ def packing_in_preview(packing: int | str, *seconds: tuple[str, float]) -> tuple
     return found["packed_makespan_steps"], found["packing"]["width"], found["packing"]["device"]
 
 
-def test_a_preview_goes_by_what_was_measured_of_packs() -> None:
+def test_a_preview_uses_measured_packs() -> None:
     assert packing_in_preview(4, ("0", 1.0), ("4", 2.0)) == (40, 4, "a GPU")
     assert packing_in_preview(4) == (20, 4, None)
     assert packing_in_preview(3, ("0", 1.0), ("4", 2.0)) == (30, 3, None), "another width was measured"
 
 
-def test_a_preview_says_which_width_would_be_chosen() -> None:
+def test_a_preview_gives_the_width_of_packs() -> None:
     assert packing_in_preview("auto", ("0", 1.0), ("2", 1.0), ("4", 1.2), ("8", 4.0)) == (24, 4, "a GPU")
     assert packing_in_preview("auto", ("0", 1.0), ("2", 2.0)) == (80, 0, "a GPU")
     assert packing_in_preview("auto") == (10, 8, None)

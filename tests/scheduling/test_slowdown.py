@@ -57,7 +57,7 @@ def played(works: Sequence[Work], times: Mapping[int, float]) -> list[StageTimin
 
 
 @given(works)
-def test_what_is_found_is_what_it_was_but_for_the_moments_when_others_came_and_went(works: Sequence[Work]) -> None:
+def test_the_measured_slowdown_is_right_except_around_changes(works: Sequence[Work]) -> None:
     slowest = max(TIMES.values())
     for found in slowdowns(played(works, TIMES)):
         true = TIMES[found.slots]
@@ -67,7 +67,7 @@ def test_what_is_found_is_what_it_was_but_for_the_moments_when_others_came_and_w
 
 
 @given(works)
-def test_where_nobody_is_slower_beside_others_nothing_else_is_found(works: Sequence[Work]) -> None:
+def test_no_slowdown_is_found_without_one(works: Sequence[Work]) -> None:
     for found in slowdowns(played(works, dict.fromkeys(TIMES, 1.0))):
         assert found.times == pytest.approx(1.0) and found.gain == pytest.approx(found.slots)
 
@@ -84,7 +84,7 @@ def test_two_at_once_against_one() -> None:
     assert found == Slowdown("gpu0", 2, pytest.approx(1.3)) and found.gain == pytest.approx(2 / 1.3)
 
 
-def test_nothing_is_said_without_both_sides_of_the_comparison() -> None:
+def test_no_slowdown_is_reported_without_both_samples() -> None:
     assert slowdowns(BESIDE) == slowdowns([ALONE]) == slowdowns([]) == []
     assert slowdowns([ran("gpu0a", 0, 10, kind="large"), *BESIDE]) == []
 

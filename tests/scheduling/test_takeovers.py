@@ -57,7 +57,7 @@ def test_as_many_are_asked_as_are_due_and_those_that_were_asked_count() -> None:
     assert slots_used([frontier]).total() == 4
 
 
-def test_nobody_is_asked_whose_slot_could_not_be_used() -> None:
+def test_no_chain_is_asked_whose_slot_is_of_no_use() -> None:
     story = Story()
     story.submit(*(({"h": number}, 1000) for number in range(40)))
     frontier, balancing = filled(story, 2)
@@ -67,7 +67,7 @@ def test_nobody_is_asked_whose_slot_could_not_be_used() -> None:
     assert list(takeovers([frontier], balance, LATER, (), lambda takeover: False)) == []
 
 
-def test_a_chain_that_trains_what_the_study_itself_waits_for_goes_on() -> None:
+def test_a_chain_that_the_waiting_study_needs_continues() -> None:
     """All that the large study trains is the trunk of the other one, too."""
     story = Story()
     story.submit(({"h": 1}, 1000))

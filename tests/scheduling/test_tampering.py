@@ -95,7 +95,7 @@ def others(value: Any) -> list[Any]:
 @pytest.mark.slow
 @max_examples(100)
 @given(number=st.integers(0, 7), data=st.data())
-def test_whatever_field_is_changed(number: int, data: st.DataObject) -> None:
+def test_any_changed_field_is_detected(number: int, data: st.DataObject) -> None:
     log = [*world(number).events]
     place = data.draw(st.integers(0, len(log) - 1))
     event, name = log[place], data.draw(st.sampled_from(fields(log[place]))).name
@@ -121,7 +121,7 @@ def might_be(before: Any, other: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
-def test_whatever_event_is_missing(number: int) -> None:
+def test_any_missing_event_is_detected(number: int) -> None:
     log = world(number).events
     for place, event in enumerate(log):
         found = read(log[:place] + log[place + 1 :])
@@ -141,7 +141,7 @@ def test_wherever_it_is_cut(number: int) -> None:
 
 @max_examples(30)
 @given(number=st.integers(0, 7), data=st.data())
-def test_whatever_is_said_twice_or_elsewhere(number: int, data: st.DataObject) -> None:
+def test_any_repeated_or_moved_event_is_detected(number: int, data: st.DataObject) -> None:
     log = [*world(number).events]
     one, other = data.draw(st.integers(0, len(log) - 1)), data.draw(st.integers(0, len(log) - 1))
     read([*log[:one], log[other], *log[one:]])

@@ -58,7 +58,7 @@ def test_a_trunk_keeps_the_state_at_which_a_waiting_trial_will_part() -> None:
     assert study.executed == study.unique == 110
 
 
-def test_a_trial_that_comes_while_the_trunk_runs_is_told_to_it() -> None:
+def test_a_running_trunk_learns_of_a_new_trial() -> None:
     trunk = Trunk(keeps_branches=True)
     trunk.add(0.1, 100)
     trunk.simulator.run_until(20)
@@ -91,7 +91,7 @@ def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
     assert trunk.kept() == [*range(130, 158), 300]
 
 
-def test_it_does_not_where_there_is_no_room() -> None:
+def test_no_branch_state_is_kept_without_room() -> None:
     trunk = Trunk()
     trunk.add(decay(50), 2)
     trunk.add(0.1, 100)
@@ -135,7 +135,7 @@ def test_a_trial_that_is_promoted_parts_where_it_is_to_part_next() -> None:
     assert upcoming.branch_steps(NodeId(below), 50, 100) == (70,)
 
 
-def test_what_a_chain_is_told_is_what_is_inside_its_stages() -> None:
+def test_a_chain_gets_only_branch_points_inside_its_stages() -> None:
     story = Story()
     story.submit(({"lr": decay(50)}, 2), ({"lr": 0.1}, 100))
     frontier = Frontier(story.plan)
@@ -149,7 +149,7 @@ def test_what_a_chain_is_told_is_what_is_inside_its_stages() -> None:
     assert type(work).from_json(work.to_json()) == work
 
 
-def test_a_state_from_which_a_waiting_trial_would_go_on_counts_for_it() -> None:
+def test_a_state_at_which_a_waiting_trial_resumes_counts_for_it() -> None:
     """Of two states of a trunk with the same cost, the one that no trial would resume from goes first."""
     trunk = Trunk(keep_every=10)
     trunk.add(decay(52), 2)

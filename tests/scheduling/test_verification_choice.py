@@ -60,7 +60,7 @@ def test_each_step_at_which_a_state_was_resumed_is_compared_once() -> None:
     assert story.plan.uncompared_resumptions == [] and story.judged().verdict == Verdict.CHECKED
 
 
-def test_what_many_trials_resumed_alike_is_compared_once() -> None:
+def test_equal_resumptions_are_compared_once() -> None:
     story = Parting(is_watched=True)
     more = story.submit(*(({"lr": steps(0.1, 0.5 + rate, milestones=[11])}, 20) for rate in range(5)))
     for number in range(5):
@@ -90,7 +90,7 @@ def test_one_comparison_is_made_at_a_time() -> None:
     assert next_comparison(story.plan, "cpu") == proof, "it was stopped before it told anything"
 
 
-def test_it_compares_the_state_and_the_metrics_there() -> None:
+def test_a_verification_compares_state_and_metrics() -> None:
     story = Parting(is_watched=True)
     story.evaluate(story.trunk, 11, 0.3)
     first = next_comparison(story.plan, "cpu")
@@ -100,7 +100,7 @@ def test_it_compares_the_state_and_the_metrics_there() -> None:
     assert first.stages[-1].evaluate == (11,)
 
 
-def test_a_proof_begins_on_the_way_to_what_it_compares() -> None:
+def test_a_verification_begins_at_a_state_before_its_comparison() -> None:
     """Nodes before hold what belongs to other trials, beyond the step at which the way leaves them."""
     story = Story()
     study = story.submit(({"lr": steps(1.0, 2.0, 3.0, milestones=[4, 9])}, 12), ({"lr": 1.0}, 12))
@@ -129,7 +129,7 @@ def resumed_in(story: Story) -> Any:
     return found
 
 
-def test_what_was_compared_on_this_device_is_not_compared_again_nor_what_could_not_be() -> None:
+def test_compared_and_incomparable_resumptions_are_not_repeated_on_a_device() -> None:
     story = Parting(is_watched=True)
     first = next_comparison(story.plan, "cpu")
     assert first is not None
@@ -140,7 +140,7 @@ def test_what_was_compared_on_this_device_is_not_compared_again_nor_what_could_n
 
 
 @pytest.mark.parametrize("packing", [None, 2])
-def test_packs_are_compared_by_nobody(packing: int | None) -> None:
+def test_packs_are_not_compared(packing: int | None) -> None:
     story = Parting(is_watched=True)
     story.plan.packing = packing
     assert next_comparison(story.plan, "cpu") is None
@@ -168,7 +168,7 @@ def test_more_steps_are_compared_the_more_the_study_has() -> None:
     assert max_waiting_steps(story.plan) == int(VERIFICATION_SHARE * story.it.unique)
 
 
-def test_what_cannot_be_afforded_stays_unchecked_and_is_named() -> None:
+def test_unaffordable_comparisons_are_left_out_and_named() -> None:
     """No state is kept soon behind these resumptions: each would cost more than a tenth of the study."""
     story = Parting()
     for name, at in ((story.trunk, 8), (story.trunk, 11), (story.trunk, 13)):
@@ -204,7 +204,7 @@ def test_a_state_is_kept_at_an_evaluation_that_comes_soon() -> None:
     assert keep_at(frontier, [Span(leaf, 8, 40, study)]) == (12,)
 
 
-def test_what_was_compared_needs_no_further_state() -> None:
+def test_a_compared_resumption_keeps_no_state() -> None:
     story = Parting(is_watched=True)
     made(story)
     assert keep_at(story.frontier, [Span(story.leaf(2), 11, 20, story.study)]) == ()
@@ -232,7 +232,7 @@ def test_a_study_waits_for_its_comparisons_and_no_longer() -> None:
     assert waited == [True, True, True] and not is_due(story.plan, story.it, SLOTS)
 
 
-def test_it_waits_for_one_that_is_under_way() -> None:
+def test_a_verification_waits_for_a_running_one() -> None:
     story = checked(Parting(is_watched=True))
     proof = next_comparison(story.plan, "cpu")
     assert proof is not None
@@ -240,7 +240,7 @@ def test_it_waits_for_one_that_is_under_way() -> None:
     assert is_due(story.plan, story.it, SLOTS)
 
 
-def test_it_waits_for_the_states_that_are_still_on_their_way() -> None:
+def test_a_verification_waits_for_states_that_are_being_saved() -> None:
     story = checked(Parting())
     for at in (8, 11, 13):
         story.drop(story.trunk, at)
@@ -250,7 +250,7 @@ def test_it_waits_for_the_states_that_are_still_on_their_way() -> None:
     assert is_due(story.plan, story.it, SLOTS)
 
 
-def test_it_waits_for_nothing_that_cannot_be_afforded() -> None:
+def test_a_study_waits_for_no_unaffordable_verification() -> None:
     story = checked(Parting())
     for at in (8, 11, 13):
         story.drop(story.trunk, at)
@@ -279,7 +279,7 @@ def test_once_something_differs_nothing_more_is_waited_for() -> None:
     assert next_for_idle_slot(story.plan, "cpu") is None
 
 
-def test_it_does_not_wait_for_a_device_that_is_not_there() -> None:
+def test_a_verification_waits_for_no_missing_device() -> None:
     story = checked(Parting(is_watched=True))
     assert not is_due(story.plan, story.it, ())
     assert not is_due(story.plan, story.it, tuple(replace(each, device="cuda:0", kind="T4") for each in SLOTS))

@@ -64,7 +64,7 @@ def test_a_study_ends_with_a_whole_trial_where_that_costs_little_beside_what_sha
     assert next_due_trial(story.plan, "cpu", slots) is None and not is_due(story.plan, story.it, SLOTS)
 
 
-def test_it_verifies_that_study_and_not_another_one() -> None:
+def test_a_whole_trial_verifies_only_its_study() -> None:
     story = saving()
     other = story.submit(({"lr": 0.1}, 19), ({"lr": steps(0.1, 0.2, milestones=[11])}, 19), name="other")
     whole = next_due_trial(story.plan, "cpu")
@@ -88,7 +88,7 @@ def test_none_is_due_where_nothing_is_shared() -> None:
     assert next_due_trial(story.plan, "cpu") is None and next_for_idle_slot(story.plan, "cpu") is None
 
 
-def test_it_is_due_only_when_the_study_is_near_its_end() -> None:
+def test_a_whole_trial_is_due_near_the_end_of_its_study() -> None:
     """With other slots, while the last of them trains; alone, when nothing is left to train."""
     story = saving()
     story.give(c.AddTrial(study=story.study, hp={"lr": 0.9}, steps=16))
@@ -129,7 +129,7 @@ def test_after_three_accidents_none_is_begun_again_and_no_study_waits() -> None:
     assert next_due_trial(story.plan, "cpu") is None and not is_due(story.plan, story.it, SLOTS)
 
 
-def test_what_cannot_be_told_on_this_device_is_not_begun_again() -> None:
+def test_an_inconclusive_whole_trial_is_not_repeated_on_the_device() -> None:
     story = saving()
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
@@ -162,7 +162,7 @@ def suspected() -> Parting:
     return parted(found=stray_at(11))
 
 
-def test_a_suspicion_asks_for_a_whole_trial_through_it_whatever_that_costs() -> None:
+def test_a_suspicion_requests_a_whole_trial_at_any_cost() -> None:
     story = suspected()
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and is_whole(story, whole) and whole.trial.number == 2
@@ -233,7 +233,7 @@ def begin_chain(story: Parting, proof: Verification) -> Any:
     return story.plan.chains[chain]
 
 
-def test_what_a_study_waits_for_makes_no_room_and_what_none_waits_for_does() -> None:
+def test_only_unneeded_whole_trials_make_room() -> None:
     story = saving()
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None

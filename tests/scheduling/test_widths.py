@@ -90,7 +90,7 @@ def test_of_widths_that_are_nearly_as_fast_the_narrowest_is_chosen() -> None:
     assert choose_width(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 2.0}), 1)[0] == 4
 
 
-def test_what_is_not_a_tenth_faster_is_trained_alone() -> None:
+def test_packs_less_than_a_tenth_faster_are_not_used() -> None:
     plan = planned(flat(8))
     assert choose_width(plan, profile({"0": 1.0, "2": 1.82}), 1)[0] == 0
     assert choose_width(plan, profile({"0": 1.0, "2": 1.81}), 1)[0] == 2
@@ -117,13 +117,13 @@ def test_where_rungs_get_narrow_packs_are_no_wider_than_usual() -> None:
     assert widest(planned(flat(32)), 1) == 32
 
 
-def test_why_trials_are_trained_alone_is_said() -> None:
+def test_the_reason_for_training_alone_is_given() -> None:
     refused = profile({}, refusal="it is no TorchTrainer")
     width, reason = choose_width(planned(flat(4)), refused, 1)
     assert width == 0 and reason.endswith("cannot be packed: it is no TorchTrainer")
 
 
-def test_what_was_measured_of_narrow_packs_says_nothing_of_wide_ones_that_are_faster() -> None:
+def test_profiles_of_narrow_packs_do_not_limit_wider_ones() -> None:
     assert covers(profile({"0": 1.0, "2": 1.0, "4": 1.0}), 4)
     assert not covers(profile({"0": 1.0, "2": 1.0, "4": 1.0}), 5)
     assert covers(profile({"0": 1.0, "2": 1.0, "4": 2.0}), 5), "measuring ended there"
@@ -162,7 +162,7 @@ def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_fas
 
 @max_examples(40)
 @given(spaces(), SLOTS, SECONDS)
-def test_the_width_is_chosen_once_before_any_stage_and_all_who_read_the_log_see_the_same(
+def test_the_width_is_chosen_and_recorded_once_before_any_stage(
     trials: list[Trial], slots: int, seconds: dict[str, float]
 ) -> None:
     simulated = submitted(study_of(trials).to_json(), slots=slots, profile=profile(seconds | {"3": 1.0, "5": 1.0}))

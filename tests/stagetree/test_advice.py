@@ -104,7 +104,7 @@ def test_schedules_that_share_get_no_advice_on_lengths(lr: Any, fields: Any) -> 
     assert counted(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}, **fields)) == []
 
 
-def test_what_else_is_stretched_is_no_matter_of_the_rate() -> None:
+def test_other_stretched_schedules_are_independent_of_the_rate() -> None:
     """With wsd alone the study would share as little as before."""
     cosine = {"family": "cosine", "init": 0.1, "min": 0, "period": WHOLE}
     momentum = {"family": "cosine", "init": 0.9, "min": 0.5, "period": WHOLE}
@@ -134,7 +134,7 @@ def test_the_best_step_of_a_trial_wants_its_state_kept() -> None:
     assert advice(spec({"lr": [0.1, 0.2]}, **fields, keep_best=0)) == []
 
 
-def test_it_counts_the_trials_that_the_tuner_will_begin() -> None:
+def test_advice_counts_the_trials_of_the_tuner() -> None:
     """For `hyperband`, whose brackets define the trials, it was 64."""
     tuner = {"kind": "hyperband", "min_steps": 2, "max_steps": 18, "eta": 3}
     [said] = advice(spec({"lr": uniform(0.1, 1)}, tuner=tuner))
@@ -156,7 +156,7 @@ def test_nothing_to_say(quiet: StudySpec) -> None:
     assert advice(quiet) == []
 
 
-def test_who_takes_the_advice_saves_what_it_says() -> None:
+def test_following_advice_saves_the_stated_steps() -> None:
     before = preview(spec({"lr": decaying(uniform(0.1, 1))}), slots=1)
     after = preview(spec({"lr": decaying(choice([0.1, 0.4, 0.7, 1.0]))}), slots=1)
     assert before["advice"] and not after["advice"]
@@ -164,7 +164,7 @@ def test_who_takes_the_advice_saves_what_it_says() -> None:
     assert after["unique"] <= before["unique"] - (40 - 4)  # each of 40 trained its first step; 4 beginnings do now
 
 
-def test_what_is_saved_is_said_in_steps() -> None:
+def test_savings_are_stated_in_steps() -> None:
     """The steps of the study as it is, and of one that lists beginnings and draws the rest half-way."""
     before = preview(spec({"lr": decaying(uniform(0.1, 1))}), slots=1)
     [said] = before["advice"]
@@ -191,7 +191,7 @@ def test_of_many_trials_the_first_thousand_are_compared() -> None:
     assert counts == [1000, 1000]
 
 
-def test_steps_that_cannot_be_counted_are_not_said() -> None:
+def test_uncountable_steps_are_not_stated() -> None:
     drawn = spec({"lr": decaying(uniform(0.1, 1))})
     assert advice(drawn, lambda study: None) == advice(drawn)
     assert advice(spec({"lr": uniform(0, 1)}, where="lr < 0.5"), lambda study: 10) == advice(
@@ -212,7 +212,7 @@ LISTED = {"lr": choice([0.1, 0.2]), "bs": choice([16, 32, 64, 128])}
         ({"kind": "median", "interval": 5}, {"stop_hopeless": {"boundary": 10}}, 1),
     ],
 )
-def test_a_rule_that_could_end_nobody(tuner: dict[str, Any], fields: dict[str, Any], points: int) -> None:
+def test_a_rule_that_can_end_no_trial(tuner: dict[str, Any], fields: dict[str, Any], points: int) -> None:
     """The advice names the missing field, and with its proposal nothing is left to advise."""
     study = spec(LISTED, tuner=CURVES | tuner, **fields)
     [said] = advice(study)
@@ -246,7 +246,7 @@ def test_too_few_trials_for_the_top_rung() -> None:
 @pytest.mark.parametrize(
     "cure", [{"num_trials": 243}, {"min_steps": 12}, {"type": "stopping"}, {"finish_best": 1}, {"num_trials": 5000}]
 )
-def test_whoever_takes_a_cure_comes_to_the_end(cure: dict[str, Any]) -> None:
+def test_repeated_advice_ends(cure: dict[str, Any]) -> None:
     cured = spec({"lr": uniform(0.1, 1)}, tuner=NEWCOMER | cure)
     assert not any("is sure to" in each for each in advice(cured))
     if cure.get("num_trials") != 5000:
@@ -306,7 +306,7 @@ HALVING = st.one_of(
 @pytest.mark.slow
 @max_examples(20)
 @given(tuner=HALVING, seed=st.integers(0, 10**6), slots=st.integers(1, 4))
-def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slots: int) -> None:
+def test_advice_predicts_the_outcome(tuner: dict[str, Any], seed: int, slots: int) -> None:
     """Exactly, where the first is the best and so on; no less, for any results and slots."""
     study = spec({"lr": uniform(0.1, 1), "few": choice([1, 2])}, tuner=tuner | {"distinct": True})
     foretold = reachable_steps(study)
@@ -317,7 +317,7 @@ def test_what_it_foretells_is_what_happens(tuner: dict[str, Any], seed: int, slo
     assert max(trial.steps for trial in world.plan.studies[StudyId("s")].trials) >= foretold
 
 
-def test_repeats_and_few_trials_are_said_together() -> None:
+def test_repeats_and_few_trials_are_reported_together() -> None:
     few, short = advice(spec({"lr": choice([1, 2, 3, 4]), "bs": choice([1, 2])}, tuner=NEWCOMER))
     again = spec({"lr": choice([1, 2, 3, 4]), "bs": choice([1, 2])}, tuner=NEWCOMER)
     assert afterthoughts(again, 3)[1] == short
@@ -346,7 +346,7 @@ def test_a_rung_before_trials_differ_promotes_by_chance() -> None:
 
 
 @pytest.mark.parametrize("kind", ["asha", "sha", "hyperband", "async_hyperband"])
-def test_a_rung_inside_a_warm_up_says_little(kind: str) -> None:
+def test_a_rung_inside_a_warm_up_gets_advice(kind: str) -> None:
     """The trials that warm up fastest were promoted, without a warning."""
     lr = {"family": "warmup", "steps": choice([3, 6, 8]), "then": decaying(choice([0.1, 0.2]))}
     tuner = {"kind": kind, "max_steps": 32, "eta": 2, **({"num_trials": 40} if kind != "hyperband" else {})}

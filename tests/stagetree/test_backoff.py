@@ -25,7 +25,7 @@ def test_each_attempt_but_the_first_waits_twice_as_long_as_the_one_before() -> N
     assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
-def test_whoever_waits_may_end_it() -> None:
+def test_a_waiting_caller_may_end_the_backoff() -> None:
     def close(seconds: float) -> None:
         raise InterruptedError
 

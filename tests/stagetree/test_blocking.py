@@ -25,13 +25,13 @@ from stagetree.study import AsyncStudy, Study
 FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accuracy", "mode": "max"}
 
 
-def test_a_study_that_is_refused_says_so_without_the_frames_of_the_client(server: str) -> None:
+def test_a_refused_study_raises_without_frames_of_the_client(server: str) -> None:
     with pytest.raises(Invalid, match="mode: must be max or min") as refused:
         Study.create(FIELDS | {"mode": "maxx"}, url=server)
     assert len(refused.traceback) <= 3 and refused.value.__suppress_context__
 
 
-def test_whoever_is_interrupted_while_waiting_ends_the_call(server: str) -> None:
+def test_an_interrupt_while_waiting_ends_the_call(server: str) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def endless(study: AsyncStudy) -> None:
@@ -134,7 +134,7 @@ def test_a_program_that_closes_nothing_ends(server: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", range(3))
-def test_a_program_that_ends_between_two_events_says_nothing(server: str, times: int) -> None:
+def test_a_program_that_ends_between_two_events_prints_nothing(server: str, times: int) -> None:
     with Study.create(FIELDS, url=server) as study:
         program = (
             "from stagetree.client import Client; "

@@ -243,7 +243,7 @@ def test_a_prompt_without_sources(monkeypatch: pytest.MonkeyPatch) -> None:
         source_of(vars(main)["Walk"])
 
 
-def test_a_lambda_is_answered_with_what_to_write(cell: Cell) -> None:
+def test_a_lambda_is_refused_with_an_alternative(cell: Cell) -> None:
     text = """
 from stagetree import function_trainer
 def build(seed, device): return {"x": 1.0}

@@ -104,7 +104,7 @@ MANY: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("of", MANY)
-def test_what_is_too_much_is_refused_at_once(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_studies_are_refused_at_once(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study_checks, "MOST_VALUES", 25_000)
     body, problem = MANY[of]
     refused: list[SpecError] = []

@@ -358,9 +358,7 @@ def test_a_deletion_whose_answer_was_lost_is_done(server: Server, client: Client
 @pytest.mark.parametrize(
     "failure", [problem(503, "Busy"), Answer(429, "slow"), Answer(502, "<html>"), Answer(cut=True)]
 )
-def test_what_fails_on_the_way_is_tried_again_under_the_same_key(
-    server: Server, client: Client, failure: Answer
-) -> None:
+def test_failed_requests_are_retried_under_the_same_key(server: Server, client: Client, failure: Answer) -> None:
     server.will(failure, failure, Answer(201, examples.STUDY))
     assert client.submit(SPEC).study == examples.STUDY["study"]
     assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 1
@@ -395,7 +393,7 @@ def test_pauses_leave_the_global_generator_alone() -> None:
     assert random.getstate() == before
 
 
-def test_nobody_is_there() -> None:
+def test_an_unreachable_server() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with Client(f"http://127.0.0.1:{unused.getsockname()[1]}", retries=0) as client, pytest.raises(Unreachable):
@@ -459,14 +457,14 @@ def test_following_gives_up_in_the_end(server: Server, client: Client) -> None:
         list(client.follow("s1"))
 
 
-def test_titles_of_http_are_not_said() -> None:
+def test_titles_of_http_are_left_out() -> None:
     errors = [{"field": "name", "problem": "is missing"}]
     assert str(Invalid(422, "Unprocessable Content", "Something is wrong in one field.", errors)) == "name: is missing"
     assert str(NotFound(404, "Not Found", "there is no study x")) == "there is no study x"
     assert str(ProblemError(404, "Not Found")) == "Not Found"
 
 
-def test_whatever_can_be_awaited_can_be_called() -> None:
+def test_every_async_method_has_a_blocking_one() -> None:
     awaited = {
         name for name, each in vars(AsyncClient).items() if iscoroutinefunction(each) or isasyncgenfunction(each)
     }

@@ -32,7 +32,7 @@ def belongs(hp: dict[str, Any]) -> set[str]:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 1000))
-def test_a_draw_holds_what_exists_and_nothing_else(seed: int, number: int) -> None:
+def test_a_sample_has_only_existing_parameters(seed: int, number: int) -> None:
     hp = Space(SPACE).sample(seed, number)
     assert set(hp) == belongs(hp)
 
@@ -44,7 +44,7 @@ def test_a_condition_changes_no_draw_of_the_others() -> None:
         assert drawn == {name: all_drawn[name] for name in drawn}
 
 
-def test_a_grid_crosses_only_what_exists() -> None:
+def test_a_grid_crosses_only_existing_parameters() -> None:
     space = Space(GRID)
     configurations = list(space.grid())
     assert all(set(hp) == belongs(hp) for hp in configurations)
@@ -74,7 +74,7 @@ def test_a_wanted_number_is_the_one_that_is_written_alike_or_else_its_equal(
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_sampler_proposes_what_exists(sampler: str) -> None:
+def test_every_sampler_proposes_existing_parameters(sampler: str) -> None:
     space = GRID if sampler == "grid" else SPACE
     spec = StudySpec(**FIELDS, space=space, tuner={"kind": "asha", "sampler": sampler, **TUNER})
     made = SAMPLERS[sampler](StudySpec.from_dict(spec.to_json()))
@@ -95,7 +95,7 @@ def test_values_and_configurations_are_each_others_inverse() -> None:
     assert space.values({"lr": Constant(3)}) is None
 
 
-def test_where_sees_none_for_what_does_not_exist() -> None:
+def test_where_gets_none_for_missing_parameters() -> None:
     space = Space(GRID, "momentum == None or momentum > 0.85")
     assert {hp["momentum"].at(0) for hp in space.grid() if "momentum" in hp} == {0.9}
     with pytest.raises(WhereError, match=r"this cannot be computed for None and 0\.85"):
@@ -128,7 +128,7 @@ def test_conditions_that_cannot_be(entries: Any, problem: str) -> None:
         StudySpec(**FIELDS, space=entries, tuner={"kind": "random", "num_trials": 2, "max_steps": 4})
 
 
-def test_pbt_leaves_alone_what_others_depend_on() -> None:
+def test_pbt_keeps_parameters_that_others_depend_on() -> None:
     tuner = {"kind": "pbt", "population_size": 4, "ready_steps": 2, "max_steps": 8}
     with pytest.raises(SpecError, match=r"tuner.fixed: must hold bs: whether others exist depends on it"):
         StudySpec(**FIELDS, space=SPACE, tuner=tuner)
@@ -138,7 +138,7 @@ def test_pbt_leaves_alone_what_others_depend_on() -> None:
 # ------------------------------------------------------------------------------------------------- known ones, seeds
 
 
-def test_what_is_known_is_tried_first() -> None:
+def test_known_trials_run_first() -> None:
     first = [{"lr": 0.25, "bs": 64}, {"lr": 0.5, "bs": 128}]
     spec = StudySpec(
         **FIELDS,
@@ -150,7 +150,7 @@ def test_what_is_known_is_tried_first() -> None:
     assert StudySpec.from_dict(spec.to_json()) == spec
 
 
-def test_what_is_known_must_be_of_the_space() -> None:
+def test_known_trials_must_be_in_the_space() -> None:
     tuner = {"kind": "random", "num_trials": 4, "max_steps": 4, "first": [{"lr": 0.25}]}
     with pytest.raises(SpecError, match=r"^tuner.first\[0\]: must hold exactly lr, bs, got lr$"):
         StudySpec(**FIELDS, space={"lr": uniform(0, 1), "bs": 64}, tuner=tuner)

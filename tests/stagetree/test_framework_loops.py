@@ -70,7 +70,7 @@ def train(model: Model, until: int, hp: dict[str, Any] = HP) -> Model:
     ],
     ids=["sft", "sft-with-noise", "dpo", "cli", "cli-with-a-timer", "keras"],
 )
-def test_a_loop_goes_on_as_without_a_break(build: Build, name: str, instead: tuple[tuple[str, str], ...]) -> None:
+def test_a_loop_resumes_bit_for_bit(build: Build, name: str, instead: tuple[tuple[str, str], ...]) -> None:
     """Past the end of an epoch; measured on the way, in the same object and in another one."""
     model, last = build(name, *instead), 10 if name in ("sft", "dpo") else 4
     half = image(train(model, last // 2))
@@ -137,7 +137,7 @@ def test_rates_are_those_of_the_study(build: Build) -> None:
         ),
     ],
 )
-def test_what_a_study_decides_is_refused(
+def test_arguments_that_the_study_sets_are_refused(
     build: Build, name: str, instead: tuple[tuple[str, str], ...], hp: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(TrainerFailed) as failed:

@@ -53,7 +53,7 @@ def test_a_batch_may_be_learned_from_in_ones_own_way() -> None:
     torch.testing.assert_close(moved[0], moved[1])
 
 
-def test_as_many_samples_are_measured_at_once_as_is_said() -> None:
+def test_the_evaluation_batch_size_is_used() -> None:
     class Measured(Reading):
         def measure(self, batch: Tensor) -> dict[str, Tensor]:
             sizes.append(len(batch))

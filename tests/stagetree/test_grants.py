@@ -49,7 +49,7 @@ def test_all_take_the_same_steps(paces: list[list[float]], steps: int, cuts: lis
     assert cuts or taken[0] == steps
 
 
-def test_who_waits_for_a_limit_that_never_comes_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_limit_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "LOST_SECONDS", 0.01)
     monkeypatch.setattr(grants, "SETTLE_SECONDS", 0.1)
     grant, fd = Grant.create(1)

@@ -155,7 +155,7 @@ def loaders(**how: Any) -> Any:
     return Numbers()
 
 
-def test_a_data_module_says_how_data_is_read() -> None:
+def test_a_data_module_sets_how_data_is_read() -> None:
     sizes: list[int] = []
 
     def collate(samples: list[Any]) -> Any:
@@ -201,7 +201,7 @@ def test_a_module_with_a_loop_of_its_own_is_refused(has: dict[str, Any], words: 
         LightningTrainer(seed=0, device="cpu", module=own, datamodule=loaders())  # type: ignore[abstract]
 
 
-def test_what_a_training_step_logs_is_kept_between_evaluations() -> None:
+def test_values_logged_by_training_steps_are_kept_between_evaluations() -> None:
     model = Model.build(Lit, {}, 0, "cpu")
     model.advance(HpTimeline(HP))
     logged = model.logged_means()

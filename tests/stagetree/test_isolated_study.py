@@ -39,7 +39,7 @@ def isolate(workers: Workers, study: str) -> None:
     assert workers.plan(study).studies[StudyId(study)].isolated
 
 
-async def test_what_is_waited_for_comes_from_the_trial_that_is_trained_alone(server: str, workers: Workers) -> None:
+async def test_awaited_results_come_from_the_isolated_trial(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         waiting = [asyncio.ensure_future(study.eval({"lr": lr}, 4)) for lr in (0.5, 0.25)]
         await asked(study, 2)
@@ -63,7 +63,7 @@ async def test_numbers_are_those_of_the_new_trials(server: str, workers: Workers
         assert await waiting == Result(0, 20, 0.3, {"accuracy": 0.3})
 
 
-async def test_what_was_answered_before_is_asked_for_anew(server: str, workers: Workers) -> None:
+async def test_earlier_results_are_requested_anew(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         first = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
         await asked(study, 1)
@@ -80,7 +80,7 @@ async def test_what_was_answered_before_is_asked_for_anew(server: str, workers: 
         assert len(await trials_of(study)) == 2
 
 
-async def test_more_steps_go_on_with_the_trial_that_is_trained_alone(server: str, workers: Workers) -> None:
+async def test_more_steps_extend_the_isolated_trial(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         waiting = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
         await asked(study, 1)
@@ -95,7 +95,7 @@ async def test_more_steps_go_on_with_the_trial_that_is_trained_alone(server: str
         assert len(await trials_of(study)) == 1
 
 
-def test_what_is_shown_of_it_says_so(server: str, workers: Workers) -> None:
+def test_an_isolated_study_is_shown_as_isolated(server: str, workers: Workers) -> None:
     with Study.create(FIELDS, url=server) as study:
         later = study.submit({"lr": 0.5}, 4)
         while not workers.plan(study.id).studies[StudyId(study.id)].trials:

@@ -168,7 +168,7 @@ def test_the_leader_of_a_gang_starts_as_many_as_it_has_devices(build: Build) -> 
 READING = SCRIPT.replace("LAUNCH", "python").replace(', "pid": os.getpid()', "")
 
 
-def test_what_no_process_has_read_is_known(build: Build) -> None:
+def test_values_read_by_no_process_are_reported(build: Build) -> None:
     """It worked for a script in one process, but not here."""
     model = build("python")
     until, unread = HpTimeline({**HP, "decay": 0.1}), model.trainer.unread  # type: ignore[attr-defined]
@@ -181,7 +181,7 @@ def test_what_no_process_has_read_is_known(build: Build) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forgets", [False, True])
-def test_check_says_what_was_not_looked_at_in_processes(tmp_path: Path, forgets: bool) -> None:
+def test_check_names_parts_that_processes_hide(tmp_path: Path, forgets: bool) -> None:
     (tmp_path / "walk.py").write_text(READING.replace('    own.copy_(state["own"])\n', "") if forgets else READING)
     study = {"name": "walk", "trainer": "walk", "metric": "where", "mode": "min", "space": {"lr": [0.1], "decay": [1]}}
     (tmp_path / "study.json").write_text(json.dumps(study | {"tuner": {"kind": "grid", "max_steps": 4}}))

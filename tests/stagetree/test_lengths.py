@@ -45,7 +45,7 @@ def asked(spec: StudySpec) -> list[tuple[Json, int]]:
 # ------------------------------------------------------------------------------------------------ ladders
 
 
-def test_a_ladder_costs_what_its_list_costs() -> None:
+def test_a_ladder_costs_as_much_as_its_list() -> None:
     """The study of the review: 25,597 steps as a space then, 8,597 as a list."""
     lengths = [1200, 2200, 4200, 8200]
     ladder = study({"max_steps": lengths, "lr": {**WSD, "decay": 200}})

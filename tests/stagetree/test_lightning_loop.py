@@ -90,7 +90,7 @@ class Curricular(LightningTrainer):
         return torch.arange(23)
 
 
-def test_it_is_what_lightnings_own_trainer_makes_of_it(tmp_path: Path) -> None:
+def test_results_equal_lightnings_own_trainer(tmp_path: Path) -> None:
     from lightning import Callback, Trainer
 
     class Keep(Callback):
@@ -132,11 +132,11 @@ def test_f1_does_not_depend_on_how_many_are_measured_at_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"steps_per_epoch": 2}, {"batches_per_step": 3, "micro_batch_size": 2}])
-def test_hooks_and_what_they_change_go_on_to_the_bit(tmp_path: Path, how: dict[str, int]) -> None:
+def test_hooks_and_their_state_resume_bit_for_bit(tmp_path: Path, how: dict[str, int]) -> None:
     check_resumes(Case(__file__, "Curricular", how, HP, broken=3, steps=7), tmp_path)
 
 
-def test_what_hooks_have_changed_is_brought_back_in_a_used_object() -> None:
+def test_changes_of_hooks_are_restored_in_a_used_object() -> None:
     trainer = Curricular(seed=0, device="cpu", batches_per_step=2)
     trainer.setup(HP)
     trainer.train()
@@ -190,7 +190,7 @@ def test_every_name_of_lightnings_is_called_harmless_or_refused() -> None:
         del LightningModule.on_tomorrow
 
 
-def test_what_is_asked_of_lightnings_trainer_is_told_by_its_name() -> None:
+def test_unsupported_parts_of_lightnings_trainer_are_named() -> None:
     trainer = Curricular(seed=0, device="cpu")
     with pytest.raises(AttributeError, match="`estimated_stepping_batches`"):
         _ = trainer.model.trainer.estimated_stepping_batches  # type: ignore[union-attr]
@@ -211,6 +211,6 @@ def test_another_reduction_than_the_mean_is_refused() -> None:
         trainer.evaluate()
 
 
-def test_shards_are_refused_since_a_module_keeps_what_ranks_do_not_share() -> None:
+def test_shards_are_refused_for_a_lightning_module() -> None:
     with pytest.raises(ValueError, match="train it without shards"):
         LightningTrainer(seed=0, device="cpu", module=curriculum(), train_data=data(), valid_data=data(), shards=2)

@@ -188,7 +188,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_it_is_refused_at_the_door(attack: str) -> None:
+def test_oversized_requests_are_refused_at_once(attack: str) -> None:
     values, field, sentence = ATTACKS[attack]
     with pytest.raises(SpecError) as caught:
         StudySpec.from_dict(values)
@@ -211,7 +211,7 @@ def test_nested_choices_are_fine_where_they_are_drawn_from() -> None:
     assert len(list(spec.configurations())) == 2
 
 
-def test_what_was_accepted_once_is_not_counted_again() -> None:
+def test_an_accepted_study_is_not_counted_again() -> None:
     """An operator who lowers a limit, or a later version that does, ends no study that runs."""
     values = study({"kind": "random", "num_trials": 200, "max_steps": 1})
     with pytest.raises(SpecError):
@@ -226,7 +226,7 @@ def test_ordinary_studies_are_far_below() -> None:
     StudySpec.from_dict(study({"kind": "asha", "num_trials": 10_000, "min_steps": 1, "max_steps": 256}))
 
 
-def test_a_skip_is_found_without_counting() -> None:
+def test_a_skip_is_computed_without_counting() -> None:
     """Both can be far along: where a period is a whole number of steps, its start is computed."""
     for sequence in (TRIANGLE, {"family": "cosine", "init": 0.2, "min": 0, "period": 4}):
         assert check_trial({"lr": skipping(sequence)}, 20) > 5

@@ -264,7 +264,7 @@ def test_refused_files(text: str, answer: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "answer"), ADVISED, ids=[answer[:60] for _, answer in ADVISED])
-def test_what_is_advised(text: str, answer: str, tmp_path: Path) -> None:
+def test_each_mistake_gets_advice(text: str, answer: str, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(text)
     assert any(each.startswith(answer) for each in advice(StudySpec.from_file(path)))

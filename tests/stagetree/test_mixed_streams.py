@@ -218,12 +218,12 @@ def test_loaders_are_mixed_by_batches() -> None:
         (lambda: Mixed(kind="streams").setup({"data_seed": 1}), "data_seed: train_data is a stream"),
     ],
 )
-def test_what_cannot_be_is_refused(say: Callable[[], Any], sentence: str) -> None:
+def test_impossible_streams_are_refused(say: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         say()
 
 
-def test_what_data_cannot_be_mixed_is_refused() -> None:
+def test_unmixable_data_is_refused() -> None:
     class Other(Mixed):
         def __init__(self, data: Any) -> None:
             TorchTrainer.__init__(

@@ -56,7 +56,7 @@ def test_names_of_streams_are_no_notation(weights: dict[str, int]) -> None:
     assert spec.model_dump(mode="json")["space"]["data"] == mix(weights)
 
 
-def test_weights_are_drawn_and_found_again() -> None:
+def test_sampled_weights_are_recognised() -> None:
     drawn = {
         "web": 0.7,
         "code": uniform(0.1, 0.5),
@@ -92,7 +92,7 @@ def test_weights_are_drawn_and_found_again() -> None:
         ({"family": "multistep", "init": mix({"web": 1}), "milestones": [], "gamma": 1}, "data.init: must be a finite"),
     ],
 )
-def test_what_is_no_mix_is_refused(data: Any, sentence: str) -> None:
+def test_invalid_mixes_are_refused(data: Any, sentence: str) -> None:
     with pytest.raises(SequenceError, match=sentence):
         Space({"data": data})
 

@@ -52,7 +52,7 @@ def ranges(draw: st.DrawFn) -> Range:
 
 
 @given(ranges(), st.floats(0, 1, exclude_max=True), TENTHS)
-def test_a_draw_is_among_what_was_written(among: Range, share: float, anything: float) -> None:
+def test_a_sample_is_one_of_the_written_values(among: Range, share: float, anything: float) -> None:
     drawn = among.at(share)
     assert among.holds(drawn) and among.low <= drawn <= among.high
     assert among.holds(among.near(anything))
@@ -63,7 +63,7 @@ def test_a_draw_is_among_what_was_written(among: Range, share: float, anything: 
 
 
 @given(ranges())
-def test_what_can_be_listed_is_what_can_be_drawn(among: Range) -> None:
+def test_listed_values_equal_possible_samples(among: Range) -> None:
     if (count := among.count()) is not None and count < 100:
         drawn = {among.at(number / 2_000) for number in range(2_000)}
         assert drawn <= set(among.listed()) and len(among.listed()) == count
@@ -145,7 +145,7 @@ WEIGHED = {"choice": [1, 2], "weights": [1, 1]}
         ({**WEIGHED, "probabilities": [1, 1]}, "x.probabilities: must be left out: beside choice there may be weights"),
     ],
 )
-def test_what_cannot_be_meant(written: Any, problem: str) -> None:
+def test_contradictory_notations_are_refused(written: Any, problem: str) -> None:
     with pytest.raises(SpaceError) as caught:
         Space({"x": written})
     assert f"{caught.value.field}: {caught.value.problem}".startswith(problem)
@@ -175,7 +175,7 @@ def test_draws_follow_their_distribution() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "sobol"])
-def test_samplers_propose_what_can_be_drawn(sampler: str) -> None:
+def test_samplers_propose_possible_samples(sampler: str) -> None:
     pytest.importorskip("optuna")
     space = {
         "steps": {"uniform": [0.1, 0.7], "step": 0.2},
@@ -243,7 +243,7 @@ COUNTED = {"kind": "random", "max_steps": 3, "num_samples": 5}
         ({"n_trials": 5}, "tuner.n_trials: is not a field here"),
     ],
 )
-def test_a_study_that_says_a_thing_twice(written: dict[str, Any], problem: str) -> None:
+def test_a_study_with_a_field_given_twice_is_refused(written: dict[str, Any], problem: str) -> None:
     whole = {name: item for name, item in {**OURS, **written}.items() if item is not None}
     with pytest.raises(SpecError) as caught:
         StudySpec.from_dict(whole)

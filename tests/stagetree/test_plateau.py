@@ -118,6 +118,6 @@ def test_a_plateau_that_is_not_saved_is_named(tmp_path: Path, text: str, place: 
 
 
 @pytest.mark.slow
-def test_a_plateau_that_steps_in_evaluate_is_found(tmp_path: Path) -> None:
+def test_a_plateau_that_steps_in_evaluate_is_detected(tmp_path: Path) -> None:
     found = differences(tmp_path, SCRIPT, *IN_EVALUATE)
     assert found["watched"].endswith("evaluate() or save() of run.state changes something that the loop reads")

@@ -87,7 +87,7 @@ def test_curves_with_rungs(results: Results) -> None:
     assert [list(line.get_xdata()) for line in lines[3:]] == [[4, 4], [8, 8]]
 
 
-def test_the_tree_has_a_line_for_what_is_shared(results: Results) -> None:
+def test_the_tree_has_one_line_for_shared_steps(results: Results) -> None:
     root, left, _, right, _ = results.plot.tree().lines
     assert (list(root.get_xdata()), list(left.get_xdata()), list(right.get_xdata())) == ([0, 4], [4, 8], [4, 8])
     assert root.get_linewidth() > left.get_linewidth()
@@ -95,7 +95,7 @@ def test_the_tree_has_a_line_for_what_is_shared(results: Results) -> None:
     assert heights[0] == (heights[1] + heights[2]) / 2
 
 
-def test_the_rung_tree_has_one_line_for_what_is_shared(results: Results) -> None:
+def test_the_rung_tree_has_one_line_for_shared_steps(results: Results) -> None:
     results = won(results)
     drawn = segments(results)
     assert sum(each.trials for each in drawn) == sum(len(list(known(results, trial.trial))) for trial in results.trials)
@@ -122,7 +122,7 @@ def test_a_notebook_shows_the_rung_tree_without_a_script(results: Results) -> No
     assert "trial 0: 0.9 at step 8" in "".join(picture.itertext()) and "2 trials share this" in shown
 
 
-def test_of_what_is_not_measured_nothing_is_drawn(results: Results) -> None:
+def test_unmeasured_values_are_not_drawn(results: Results) -> None:
     assert "nothing is measured yet" in svg(Results(results.study, [], [], []))
 
 
@@ -132,7 +132,7 @@ def test_slots_over_time(results: Results) -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["gpu0", "gpu1"]
 
 
-def test_parallel_coordinates_hold_what_differs(results: Results) -> None:
+def test_parallel_coordinates_have_only_varying_parameters(results: Results) -> None:
     axes = results.plot.parallel()
     assert [label.get_text() for label in axes.get_xticklabels()] == ["lr.gamma\n0.8 to 0.9", "bs\n64 to 128"]
     assert [list(line.get_ydata()) for line in axes.lines] == [[1, 0], [0, 0]]
@@ -158,7 +158,7 @@ def test_given_axes_are_drawn_on(results: Results) -> None:
     assert results.plot.history(axes) is axes
 
 
-def test_what_the_data_frame_says(results: Results) -> None:
+def test_the_data_frame_has_all_trials(results: Results) -> None:
     frame = results.dataframe()
     assert list(frame["rung"]) == [1, 0, 0]
     assert frame["reason"][0] == "rank 1 of 3, the best one is promoted"

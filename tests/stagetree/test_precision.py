@@ -156,7 +156,7 @@ def test_a_shape_cannot_change_during_a_trial() -> None:
         trainer.train()
 
 
-def test_no_model_at_all_is_said() -> None:
+def test_a_missing_model_is_reported() -> None:
     class Empty(Shaped):
         build = TorchTrainer.build
 
@@ -164,7 +164,7 @@ def test_no_model_at_all_is_said() -> None:
         Empty().setup({"lr": 0.1})
 
 
-def test_a_forgotten_call_of_super_is_said() -> None:
+def test_a_forgotten_call_of_super_is_reported() -> None:
     class Forgot(Shaped):
         def __init__(self) -> None:
             pass

@@ -122,7 +122,7 @@ ACTIONS = st.lists(
 
 
 @pytest.mark.slow
-def test_however_the_runner_goes_on_the_numbers_are_those_of_one_run(build: Build) -> None:
+def test_results_equal_one_run_for_any_split(build: Build) -> None:
     @settings(max_examples=25)
     @given(ACTIONS, st.booleans())
     def holds(actions: list[tuple[str, int]], is_foreseen: bool) -> None:
@@ -155,7 +155,7 @@ def test_however_the_runner_goes_on_the_numbers_are_those_of_one_run(build: Buil
     holds()
 
 
-def test_a_program_that_sigterm_ends_trains_again_what_was_asked_for(
+def test_a_program_ended_by_sigterm_repeats_its_requested_steps(
     build: Build, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = build(PROGRAM.replace("signal.signal(", "print("), seconds=0.05)
@@ -175,7 +175,7 @@ def test_a_program_that_is_asked_to_stop_is_where_its_checkpoint_is(build: Build
     assert where(model) == expected(model.step)
 
 
-def test_what_was_measured_on_the_way_to_its_checkpoint_is_told(build: Build) -> None:
+def test_metrics_before_its_checkpoint_are_reported(build: Build) -> None:
     """The runner went from step 2 to 12, and the evaluations at 4 and 8 were never on record."""
     model = build()
     train(model, 2, stop=LAST, evaluate=(2, 4, 8, LAST))
@@ -187,9 +187,7 @@ def test_what_was_measured_on_the_way_to_its_checkpoint_is_told(build: Build) ->
     assert where(model) == expected(LAST)
 
 
-def test_a_program_that_would_go_too_far_is_stopped_and_another_goes_on(
-    build: Build, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_is_stopped_at_the_step_and_another_resumes(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     """The program hears of its new end before it comes there, so that no step is trained twice."""
     model = build(seconds=0.05)
     train(model, 1, stop=LAST, evaluate=(1,))
@@ -237,7 +235,7 @@ def test_a_distributed_checkpoint_of_torch_is_the_same_each_time(build: Build) -
     assert other.evaluate() == {"where": pytest.approx(expected(4), abs=1e-6)}
 
 
-def test_what_it_logs_is_a_mean_since_the_last_time(build: Build) -> None:
+def test_a_programs_logged_values_are_means(build: Build) -> None:
     model = build()
     train(model, 4)
     assert model.logged_means() == {"at": pytest.approx(sum(map(expected, range(1, 5))) / 4)}
@@ -276,7 +274,7 @@ def test_arguments_reach_the_program(build: Build) -> None:
         ("while step < stop", "while step < stop - 1", "exception", "ended at step 1 with exit code 0"),
     ],
 )
-def test_what_goes_wrong_is_said(build: Build, line: str, instead: str, kind: str, says: str) -> None:
+def test_errors_of_a_program_are_reported(build: Build, line: str, instead: str, kind: str, says: str) -> None:
     assert line in PROGRAM
     model = build(PROGRAM.replace(line, instead))
     with pytest.raises(TrainerFailed) as failed:
@@ -287,14 +285,14 @@ def test_what_goes_wrong_is_said(build: Build, line: str, instead: str, kind: st
     assert says in failed.value.error
 
 
-def test_a_program_that_goes_on_without_its_metrics_is_not_waited_for(build: Build) -> None:
+def test_the_wait_for_a_programs_metrics_is_bounded(build: Build) -> None:
     model = build(PROGRAM.replace("    measure(step)\nif", "if") + "\ntime.sleep(60)\n")
     with pytest.raises(TrainerFailed, match=r"after step 2, one of {evaluate}, without a line with its metrics"):
         train(model, 2, stop=4, evaluate=(2, 4))
         model.evaluate()
 
 
-def test_a_program_that_is_not_there(build: Build) -> None:
+def test_a_missing_program_is_reported(build: Build) -> None:
     trainer = TRAINER.replace("python", "no-such-program")
     with pytest.raises(TrainerFailed, match=r"no-such-program cannot be started in .*: No such file or directory"):
         train(build(trainer=trainer), 1)
@@ -353,7 +351,7 @@ def test_a_program_that_was_changed_meanwhile_is_refused(build: Build, folder: P
         train(model, 2)
 
 
-def test_the_server_knows_what_the_command_takes_without_running_it(folder: Path) -> None:
+def test_the_server_reads_the_commands_arguments_without_running_it(folder: Path) -> None:
     trainer = folder / "trainer.py"
     names = ("scale", "seconds")
     assert arguments(trainer, module_files(trainer)) == {"walk": Arguments(names, (), is_open=False)}

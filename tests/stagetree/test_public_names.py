@@ -19,7 +19,7 @@ from tools.shape import ROOT
 FIELDS = {"name": "x", "trainer": "x", "metric": "x", "mode": "max"}
 
 
-def test_every_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert all(getattr(stagetree, name) is not None for name in stagetree.__all__)
     assert {kind.__name__ for kind in KINDS.values()} <= set(stagetree.__all__)
 
@@ -32,7 +32,7 @@ def test_the_version() -> None:
     assert stagetree.__version__ == version("stagetree")
 
 
-def test_what_is_not_there() -> None:
+def test_unknown_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'AshaTunner'"):
         stagetree.AshaTunner  # noqa: B018
 
@@ -68,7 +68,7 @@ def test_a_client_imports_no_answers_that_it_never_takes() -> None:
 
 
 @pytest.mark.slow
-def test_a_type_checker_knows_what_answers_hold(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_type_checker_knows_the_fields_of_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
     program = tmp_path_factory.mktemp("typed") / "program.py"
     program.write_text(
         "import stagetree\n"
@@ -141,7 +141,7 @@ def objective(trial: object) -> float:
     return 0.0
 
 
-def test_a_function_given_as_a_trainer_is_answered_with_what_takes_functions() -> None:
+def test_a_function_given_as_a_trainer_names_the_right_call() -> None:
     """It was a TypeError of the JSON encoder."""
     for submit in (
         lambda: stagetree.Study.create(**FIELDS | {"trainer": objective}),

@@ -76,7 +76,7 @@ def test_a_name_that_no_group_has() -> None:
         (lambda hp: ({"lr": hp["lr"] ** 2}, {}), "no multiple of hp"),
     ],
 )
-def test_rates_that_cannot_be_told_are_refused(groups: Any, words: str) -> None:
+def test_ambiguous_rates_are_refused(groups: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         grouped(groups)
 
@@ -107,7 +107,7 @@ class Moving(Reading):
 
 
 @pytest.mark.parametrize("first", [0.0, 0.9])
-def test_a_group_keeps_its_momentum_of_0_whatever_the_study_begins_with(first: float) -> None:
+def test_a_group_keeps_its_momentum_of_0(first: float) -> None:
     """Begun at 0, both groups took what came later; a trial that was resumed behind the change had another result."""
     trainer = Moving()
     for momentum in (first, 0.9, 0.8):

@@ -187,7 +187,7 @@ def test_errors_say_what_would_be_right(space: Json, field: str, problem: str) -
     assert problem in found.problem
 
 
-def test_what_changes_on_the_way_binds_nothing() -> None:
+def test_changing_values_cannot_be_referenced() -> None:
     pbt = {"kind": "pbt", "population_size": 4, "ready_steps": 5, "max_steps": 40}
     space = {"lr": {**LR, "peak": {"choice": [0.1, 0.2]}}, "data": BOUND["data"], "wd": {"uniform": [0, 1]}}
     with pytest.raises(SpecError, match=r"tuner\.fixed: must hold data: steps of data follow from lr"):
@@ -195,7 +195,7 @@ def test_what_changes_on_the_way_binds_nothing() -> None:
     study(space, {**pbt, "fixed": ["lr", "data"]})
 
 
-def test_a_condition_on_what_follows_is_refused() -> None:
+def test_a_condition_on_a_reference_is_refused() -> None:
     space = {"lr": LR, "data": [BOUND["data"], "web"], "wd": {"value": 0.1, "when": {"data": "web"}}, "max_steps": 40}
     with pytest.raises(SpecError, match="must not follow from another hyper-parameter, since a `when` names it"):
         study(space)

@@ -85,7 +85,7 @@ def test_nothing_is_offered_that_saves_nothing_or_compares_nothing(space: Any, f
     assert preview(spec(space, **fields), slots=1)["rewrites"] == []
 
 
-def test_a_where_that_names_what_is_replaced_leaves_the_rewrite_out() -> None:
+def test_a_where_on_a_replaced_parameter_prevents_the_rewrite() -> None:
     schedule = LINEAR | {"init": {"choice": [0.1, 0.2]}}
     assert "horizon" in found({"lr": schedule, "max_steps": LENGTHS})
     assert "horizon" not in found({"lr": schedule, "max_steps": LENGTHS}, where="lr.init > 0.1")
@@ -98,9 +98,7 @@ def test_a_where_that_names_what_is_replaced_leaves_the_rewrite_out() -> None:
     sizes=st.lists(st.sampled_from([8, 16, 32]), min_size=1, max_size=3, unique=True),
     schedule=st.sampled_from([COSINE, LINEAR]),
 )
-def test_each_is_a_study_that_can_be_submitted_and_costs_what_is_said(
-    lengths: Any, peaks: Any, sizes: Any, schedule: Any
-) -> None:
+def test_each_rewrite_is_valid_and_has_the_stated_cost(lengths: Any, peaks: Any, sizes: Any, schedule: Any) -> None:
     written = spec({"lr": schedule | {"init": {"choice": peaks}}, "bs": sizes, "max_steps": lengths})
     seen = preview(written, slots=2)
     for each in seen["rewrites"]:

@@ -138,7 +138,7 @@ def test_a_hyper_parameter_of_the_transform_reaches_the_workers() -> None:
     assert trainer.seen[-1][:, 3].min() >= 2.0 > trainer.seen[-3][:, 3].min()
 
 
-def test_what_a_worker_raises_is_raised_here() -> None:
+def test_an_error_of_a_worker_is_raised() -> None:
     class Torn(Drawn):
         def __getitem__(self, index: int) -> Tensor:
             raise OSError(f"sample {index} is torn")
@@ -165,7 +165,7 @@ def sizes(trainer: Reading) -> list[int]:
     return [len(batch) for batch in trainer.seen]
 
 
-def test_what_is_too_little_for_a_batch_is_left_out() -> None:
+def test_samples_too_few_for_a_batch_are_left_out() -> None:
     trainer = Reading(drop_last=True)
     trainer.setup({"lr": 0.1, "bs": 5})
     for _ in range(2):
@@ -317,7 +317,7 @@ def test_samples_that_draw_nothing_are_read_together_and_without_seeds(monkeypat
 @pytest.mark.parametrize(
     "draw", [torch.rand, lambda n: torch.tensor(np.random.rand()), lambda n: torch.tensor(random.random())]
 )
-def test_what_begins_to_draw_late_draws_as_ever(draw: Any) -> None:
+def test_late_draws_are_unchanged(draw: Any) -> None:
     """The first samples draw nothing; how they were read must not show."""
 
     class Late(Counted):
@@ -336,7 +336,7 @@ def test_what_begins_to_draw_late_draws_as_ever(draw: Any) -> None:
     assert torch.equal(seen(Late()), seen(OneByOne(), micro_batch_size=1))
 
 
-def test_a_seed_that_is_asked_for_counts_as_drawn() -> None:
+def test_a_requested_seed_counts_as_a_draw() -> None:
     class Asking(Counted):
         def sample(self, index: int) -> Tensor:
             return torch.tensor(np.random.default_rng(torch.initial_seed()).random(4), dtype=torch.float32)

@@ -63,7 +63,7 @@ def test_a_timeline_delivers_exactly_the_changes(values: list[Any]) -> None:
 @given(st.lists(SCALARS, min_size=1, max_size=4))
 @example([True, 1, 0, False])
 @example([0.5, 1.0, 1])
-def test_what_a_study_file_says_is_what_setup_gets(options: list[Any]) -> None:
+def test_setup_gets_the_values_of_the_study_file(options: list[Any]) -> None:
     """From the file through JSON, the space, the log and the plan to the values of the first step."""
     fields = {"name": "s", "trainer": "t", "metric": "m", "mode": "min", "tuner": {"kind": "grid", "max_steps": 2}}
     spec = StudySpec.from_dict(json.loads(json.dumps({**fields, "space": {"x": {"choice": options}}})))
@@ -128,7 +128,7 @@ def test_with_a_single_float_all_its_numbers_are_floats(sequence: dict[str, Any]
         assert [*map(bits, mixed.take(4))] == [bits(float(value)) for value in values]
 
 
-def test_what_is_not_whole_or_too_large_is_a_float() -> None:
+def test_fractions_and_large_numbers_are_floats() -> None:
     assert [*map(bits, parse({"family": "warmup", "steps": 4, "then": 2}).take(4))] == [*map(bits, (0.5, 1, 1.5, 2))]
     growing = parse({"family": "multistep", "init": 1, "milestones": [1, 2], "gamma": 2**52})
     assert [*map(bits, growing.take(3))] == [*map(bits, (1, 2**52, 2.0**104))]

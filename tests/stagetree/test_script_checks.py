@@ -25,7 +25,7 @@ EXAMPLE = ROOT / "examples/script/train.py"
         pytest.param(', "batch": list(batch)', "batch", marks=pytest.mark.night),
     ],
 )
-def test_a_script_that_forgets_is_found(tmp_path: Path, forgotten: str, cause: str) -> None:
+def test_a_forgetful_script_is_detected(tmp_path: Path, forgotten: str, cause: str) -> None:
     text = EXAMPLE.read_text()
     assert forgotten in text
     loading = {"optimizer": '    optimizer.load_state_dict(state["optimizer"])  # stagetree\n'}
@@ -102,7 +102,7 @@ main()
 @pytest.mark.parametrize(
     "text", [FORGOT_TRAIN, FORGOT_TRAIN.replace("def main():", "if True:").replace("\nmain()", "")]
 )
-def test_a_module_that_a_script_leaves_in_evaluation_mode_is_found(tmp_path: Path, text: str) -> None:
+def test_a_module_left_in_evaluation_mode_is_detected(tmp_path: Path, text: str) -> None:
     (tmp_path / "walk.py").write_text(text)
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"watched"}
@@ -127,7 +127,7 @@ def test_each_cause_has_words_for_scripts() -> None:
 
 
 @pytest.mark.slow
-def test_check_names_what_a_script_does_not_read(tmp_path: Path) -> None:
+def test_check_names_values_that_a_script_does_not_read(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(SCRIPT)
     report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": TWO})
     assert (report["unread"], report["differences"]) == (["decay"], {})

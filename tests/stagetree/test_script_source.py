@@ -82,7 +82,7 @@ READING = "from stagetree import attach\nrun = attach('walk')\nfor step, hp in r
         ("import stagetree\nuse(stagetree.attach('walk'))", None),
     ],
 )
-def test_the_source_tells_what_a_script_may_read(tmp_path: Path, text: str, names: set[str] | None) -> None:
+def test_the_source_gives_the_values_that_a_script_may_read(tmp_path: Path, text: str, names: set[str] | None) -> None:
     assert read_in_steps(tmp_path / "train.py", {"train.py": text.encode()}) == names
 
 
@@ -95,7 +95,9 @@ def test_the_source_tells_what_a_script_may_read(tmp_path: Path, text: str, name
         ("attach('walk')", (), False),
     ],
 )
-def test_the_source_tells_what_a_script_takes(tmp_path: Path, call: str, names: tuple[str, ...], is_open: bool) -> None:
+def test_the_source_gives_the_arguments_of_a_script(
+    tmp_path: Path, call: str, names: tuple[str, ...], is_open: bool
+) -> None:
     file = tmp_path / "train.py"
     file.write_text(f"from stagetree import attach\nrun = {call}\n")
     takes = Catalogue([str(file)]).describe()["walk"].takes

@@ -118,12 +118,12 @@ COUNTING = SCRIPT.replace("where = 0.0", "where, seen, last = 0.0, 0, 0").replac
     ("caches", "names"),
     [("()", ["seen", "last"]), ('"seen"', ["last"]), ('["seen", "last"]', []), ('("last", "elsewhere")', ["seen"])],
 )
-def test_a_script_says_which_variables_do_not_matter(build: Any, caches: str, names: list[str]) -> None:
+def test_a_script_may_exclude_variables(build: Any, caches: str, names: list[str]) -> None:
     text = COUNTING.replace("scale=1.0", f"scale=1.0, caches={caches}")
     assert stray(build(text)) == [f"{name} (a global of walk.py)" for name in names]
 
 
-def test_what_does_not_matter_is_said_by_name(build: Any) -> None:
+def test_excluded_variables_are_given_by_name(build: Any) -> None:
     with pytest.raises(ValueError, match='caches: the names of variables, such as "last_batch", not a float'):
         attach("walk", caches=[1.0])  # type: ignore[list-item]
     with pytest.raises(TrainerFailed, match="caches: the names of variables"):

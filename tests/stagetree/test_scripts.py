@@ -40,7 +40,7 @@ def test_two_models_of_one_script_do_not_meet(build: Any) -> None:
     assert one.evaluate() == trained(build(SCRIPT, scale=1.0), 4).evaluate()
 
 
-def test_a_fork_goes_on_with_the_script(build: Any) -> None:
+def test_a_fork_continues_the_script(build: Any) -> None:
     """As the check does, which trains each way in a process of its own."""
     model = trained(build(SCRIPT), 3)
     reading, writing = os.pipe()
@@ -51,7 +51,7 @@ def test_a_fork_goes_on_with_the_script(build: Any) -> None:
     assert float(os.read(reading, 100)) == trained(model, 6).evaluate()["where"]
 
 
-def test_it_is_told_the_step_and_the_values(build: Any) -> None:
+def test_a_script_gets_the_step_and_the_values(build: Any) -> None:
     text = SCRIPT.replace("where += ", "where = where * 100 + step + hp['lr'] if step < 3 else 0 and ")
     assert trained(build(text), 3).evaluate()["where"] == ((0.5) * 100 + 1.49) * 100 + 2.48
 
@@ -88,7 +88,7 @@ def test_a_schedule_of_its_own_is_named_in_the_log(build: Any, capsys: pytest.Ca
         (SCRIPT.replace("where = 0.0", "where = 1 / 0"), "ZeroDivisionError"),
     ],
 )
-def test_a_script_that_does_not_come_to_its_loop(build: Any, text: str, problem: str) -> None:
+def test_a_script_that_never_reaches_its_loop(build: Any, text: str, problem: str) -> None:
     with pytest.raises(TrainerFailed) as caught:
         build(text)
     assert problem in caught.value.error
@@ -133,7 +133,7 @@ run.stream(Data([1, 2, 3]))
 
 
 @pytest.mark.parametrize("streams", ["", STREAMED])
-def test_what_cannot_be_saved_is_named_as_the_script_knows_it(build: Any, streams: str) -> None:
+def test_unsaveable_values_are_named_by_the_scripts_variable(build: Any, streams: str) -> None:
     """It was `state['trainer']['state']['seen']`, a place that no script has."""
     text = SCRIPT.replace('{"where": where}, load', '{"where": where, "seen": {1, 2}}, load')
     model = trained(build(text.replace("for step", f"{streams}for step")), 1, HP)
@@ -163,7 +163,7 @@ def test_what_cannot_be_saved_is_named_as_the_script_knows_it(build: Any, stream
         ("1.0", ["decay", "lr"]),
     ],
 )
-def test_it_is_known_what_a_script_has_read(build: Any, reads: str, unread: list[str]) -> None:
+def test_values_that_a_script_read_are_known(build: Any, reads: str, unread: list[str]) -> None:
     model = trained(build(SCRIPT.replace('hp["lr"]', f"({reads})")), 3, TWO)
     assert model.trainer.unread() == unread  # type: ignore[attr-defined]
 

@@ -89,7 +89,7 @@ def naive(sequence: object, t: int) -> object:
 
 
 @given(sequences())
-def test_every_value_is_what_the_table_says(sequence: Sequence) -> None:
+def test_every_value_equals_the_table(sequence: Sequence) -> None:
     written = sequence.to_json()
     expected = [naive(written, t) for t in range(STEPS)]
     assert [sequence.at(t) for t in range(STEPS)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -172,7 +172,7 @@ def test_equal_values_for_long_enough_have_equal_names(one: Sequence, other: Seq
         parse({"family": "wsd", "peak": 0.1, "warmup": 0, "stable_until": 20, "decay": 5}),
     ],
 )
-def test_what_is_constant_is_the_constant_whatever_wrote_it(written: Sequence) -> None:
+def test_constant_sequences_equal_the_constant_in_any_notation(written: Sequence) -> None:
     assert next(written.pieces()) == next(Constant(0.1).pieces())
     assert {form.name for form in forms(written)[:20]} == {Held(0.1).name}
 
@@ -201,7 +201,7 @@ def test_an_inverse_square_root_is_a_power(sequence: Sequence) -> None:
     assert forms(Power(**fields, exponent=-0.5)) == forms(sequence)
 
 
-def test_what_grows_too_large_is_infinite() -> None:
+def test_values_beyond_floats_are_infinite() -> None:
     assert Exponential(1, 10).at(400) == math.inf
     assert MultiStep(1, [1, 2], 1e300).at(2) == math.inf
 
@@ -294,7 +294,7 @@ def test_errors_name_the_field_and_say_what_would_be_right(written: object, fiel
 
 
 @given(sequences(), st.integers(1, STEPS - 1))
-def test_a_part_that_skips_goes_on_with_the_same_forms(sequence: Sequence, steps: int) -> None:
+def test_a_part_that_skips_keeps_its_forms(sequence: Sequence, steps: int) -> None:
     cut = Piecewise([Part(sequence, steps), Part(sequence, skip=steps)])
     assert cut.take(STEPS) == sequence.take(STEPS)
     assert forms(cut)[:steps] == forms(sequence)[:steps]
@@ -319,14 +319,14 @@ def test_a_part_that_skips_is_where_its_sequence_would_be(sequence: Sequence, sk
 
 @given(sequences(), st.integers(1, 30))
 @max_examples(200)
-def test_parts_that_go_on_are_the_whole(sequence: Sequence, cut: int) -> None:
+def test_continued_parts_equal_the_whole(sequence: Sequence, cut: int) -> None:
     """Piece by piece, for any place of the cut: equal parts have equal names."""
     parts = Piecewise([Part(sequence, steps=cut), Part(sequence, skip=cut)])
     for whole, joined in zip(islice(sequence.pieces(), 50), parts.pieces(), strict=False):
         assert (whole.start, whole.form.name) == (joined.start, joined.form.name)
 
 
-def test_what_is_far_along_is_found_at_once() -> None:
+def test_a_late_step_is_computed_at_once() -> None:
     triangle, cosine = Cyclic(0, 1, 1, 2), Cosine(1, 0, 4)
     for sequence, period in ((triangle, 3), (cosine, 4)):
         part = Piecewise([Part(sequence, skip=period * 10**15)])

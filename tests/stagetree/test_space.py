@@ -46,7 +46,7 @@ def test_sequences_may_be_objects_of_python() -> None:
     assert list(Space.parse(space.to_json()).grid()) == list(space.grid())
 
 
-def test_a_grid_cannot_list_what_is_drawn() -> None:
+def test_a_grid_refuses_continuous_ranges() -> None:
     space = Space({"bs": [64], "lr": [0.1, {"family": "linear", "init": {"uniform": [0, 1]}, "slope": 0}]})
     assert space.size() is None
     with pytest.raises(

@@ -398,7 +398,7 @@ def test_wrong_files_say_where(tmp_path: Path, text: str, name: str, line: str, 
     assert problem in caught.value.problems[0].problem
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_study_file(tmp_path: Path) -> None:
     for path, problem in [
         (tmp_path / "none.yaml", "cannot be read: No such file or directory"),
         (tmp_path, "cannot be read: Is a directory"),
@@ -469,7 +469,7 @@ STEPS = "must be the number of steps to train each trial for, at least 1"
         ({"metrik": "loss"}, "metrik: is not a field here; did you mean metric?"),
     ],
 )
-def test_what_was_probably_meant_is_said(changes: dict[str, Any], problem: str) -> None:
+def test_a_similar_field_is_suggested(changes: dict[str, Any], problem: str) -> None:
     """For `method` it asked whether mode was meant, and listed 45 fields."""
     with pytest.raises(SpecError) as caught:
         StudySpec.from_dict({**GRID, **changes})

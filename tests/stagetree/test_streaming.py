@@ -136,7 +136,7 @@ def test_each_pass_has_every_sample_once() -> None:
     assert (trainer.epoch, trainer.offset) == (2, 8)
 
 
-def test_what_is_too_little_for_a_batch_is_left_out() -> None:
+def test_samples_too_few_for_a_batch_are_left_out() -> None:
     trainer = trained(Streaming(Buffered(10), batches_per_step=1, drop_last=True), 0, 5, sizes=[4] * 5)
     assert [len(batch) for batch in trainer.seen] == [4] * 5 and (trainer.epoch, trainer.offset) == (2, 4)
     with pytest.raises(ValueError, match=r"a pass over a stream .Buffered. gave 10 items, and a batch has 11"):
@@ -163,7 +163,7 @@ def test_training_draws_as_if_nothing_was_read() -> None:
         ({"num_workers": 2}, "a loader with workers of its own"),
     ],
 )
-def test_what_a_stream_cannot_do_is_refused(how: dict[str, Any], said: str) -> None:
+def test_unsupported_streams_are_refused(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Streaming(**how)
 
@@ -255,7 +255,7 @@ def test_an_iterable_data_set_of_hugging_face_is_a_stream(broken: int) -> None:
     assert_split_equals_whole(make, broken)
 
 
-def test_a_stream_by_itself_goes_on_where_it_was() -> None:
+def test_a_stream_resumes_at_its_position() -> None:
     whole, half = Stream(Buffered(5), seed=2), Stream(Buffered(5), seed=2)
     numbers = [next(whole).tolist() for _ in range(13)]
     first = [next(half).tolist() for _ in range(5)]  # to the very end of a pass

@@ -95,7 +95,7 @@ class Counting(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_what_is_asked_for_in_one_moment_is_one_call(server: str, workers: Workers) -> None:
+async def test_requests_of_one_moment_are_one_call(server: str, workers: Workers) -> None:
     transport = Counting()
     async with await AsyncStudy.create(FIELDS, url=server, transport=transport) as study:
         results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3, 0.2)))
@@ -229,7 +229,7 @@ async def test_a_tuner_is_a_coroutine_over_a_study(server: str, workers: Workers
         assert study.state == "completed"
 
 
-async def test_a_study_is_found_again(server: str, workers: Workers) -> None:
+async def test_an_equal_study_is_reused(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as first:
         study = first.id
         with working(workers, study):
@@ -242,7 +242,7 @@ async def test_a_study_is_found_again(server: str, workers: Workers) -> None:
             await AsyncStudy.open("unknown", url=server)
 
 
-async def test_what_the_studys_own_tuner_has_tried_is_asked_for_anew(server: str, workers: Workers) -> None:
+async def test_trials_of_the_studys_own_tuner_are_requested_anew(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(changed(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 1, 0.5)
@@ -287,7 +287,7 @@ async def test_no_server() -> None:
         Study.open("mine", url="http://127.0.0.1:9", retries=0)
 
 
-async def test_closing_ends_what_is_waited_for(server: str) -> None:
+async def test_closing_ends_waiting_calls(server: str) -> None:
     study = await AsyncStudy.create(FIELDS, url=server)
     waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
     await asked(study, 1)
@@ -296,7 +296,7 @@ async def test_closing_ends_what_is_waited_for(server: str) -> None:
         await waiting
 
 
-async def test_a_study_with_a_tuner_of_its_own_is_looked_at_the_same_way(server: str, workers: Workers) -> None:
+async def test_a_study_with_its_own_tuner_has_the_same_views(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(changed(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 0, 0.5)
@@ -340,7 +340,7 @@ async def test_waiting_for_a_study_that_fails_raises_its_reason(server: str, wor
 # -------------------------------------------------------------------------------------------------------------- showing
 
 
-async def test_what_a_notebook_shows(server: str, workers: Workers) -> None:
+async def test_the_notebook_view(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create({**FIELDS, "metric": "<acc>"}, url=server) as study:
         wanted = [asyncio.ensure_future(study.eval({"lr": "<script>", "n": n}, 1)) for n in range(12)]
         await asked(study, 12)

@@ -56,6 +56,6 @@ def test_a_parse_that_another_thread_spoilt_is_made_again(monkeypatch: pytest.Mo
     assert len(syntax_tree("a = 1").body) == 1
 
 
-def test_what_is_no_python_is_said() -> None:
+def test_invalid_python_is_reported() -> None:
     with pytest.raises(SyntaxError):
         syntax_tree("a =")

@@ -36,7 +36,7 @@ def linux_only(path: Path) -> Iterator[str]:
             yield from (each[0] for each in [FOLDERS.match(node.value), CALLS.fullmatch(node.value)] if each)
 
 
-def test_no_other_module_asks_for_what_only_linux_has() -> None:
+def test_only_one_module_uses_linux_features() -> None:
     found = {str(each.path.relative_to(ROOT)): set(linux_only(each.path)) for each in source_files()}
     asking = {path for path, names in found.items() if names and not path.startswith("stagetree/system/")}
     assert asking == NAMES_OF_FOLDERS
@@ -92,7 +92,7 @@ def test_where_it_is_missing_the_answer_is_that_nothing_is_known(ask: Callable[[
         lambda: sockets.tcp_owner((sockets.IPv4Address("127.0.0.1"), 1), (sockets.IPv4Address("127.0.0.1"), 2)),
     ],
 )
-def test_what_cannot_be_done_without_raises_oserror(ask: Callable[[], object]) -> None:
+def test_missing_required_features_raise_oserror(ask: Callable[[], object]) -> None:
     with pytest.raises(OSError):
         ask()
 

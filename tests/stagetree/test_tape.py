@@ -50,7 +50,7 @@ def test_a_piece_that_cannot_be_computed_is_reported_each_time(end: int) -> None
             tape.pieces_before(end + 2)
 
 
-def test_a_long_tape_goes_on_after_the_pieces_that_it_keeps() -> None:
+def test_a_long_tape_continues_after_its_kept_pieces() -> None:
     tape = Tape(Counting(-1))
     assert [piece.start for piece in tape.pieces_before(KEPT + 9)] == list(range(KEPT + 9))
     assert [piece.start for piece in islice(tape, KEPT + 9)] == list(range(KEPT + 9))

@@ -102,7 +102,7 @@ def test_a_batch_that_counts_nothing_changes_nothing() -> None:
     ("value", "words"),
     [((torch.ones(()),), "got 1 values"), ((torch.ones(3), 3), "the sum of the loss must be"), (None, "the loss must")],
 )
-def test_what_is_no_mean_is_told(value: Any, words: str) -> None:
+def test_losses_that_are_no_means_are_reported(value: Any, words: str) -> None:
     class Odd(Language):
         def loss(self, batch: list[Tensor]) -> Mean:
             mean: Mean = value
@@ -114,7 +114,7 @@ def test_what_is_no_mean_is_told(value: Any, words: str) -> None:
         trainer.train()
 
 
-def test_parts_whose_shares_do_not_add_up_are_told() -> None:
+def test_parts_whose_shares_do_not_add_up_are_reported() -> None:
     class Half(Language):
         def train_batch(self, batch: Any) -> None:
             self.accumulate(batch, 0.5)

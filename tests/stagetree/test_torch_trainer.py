@@ -128,7 +128,7 @@ def test_every_sample_is_seen_once_an_epoch_whatever_the_batch_sizes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"in_memory": True}, {"in_memory": False}, {"in_memory": False, "num_workers": 1}])
-def test_another_data_seed_goes_on_from_the_same_place(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_another_data_seed_continues_at_the_same_position(tmp_path: Path, how: dict[str, Any]) -> None:
     """In the middle of an epoch, through a break; and what processes have read ahead is not learned from."""
     hp = {"lr": 0.1, "bs": 4, "data_seed": {"family": "values", "values": [0, 7, 0], "milestones": [2, 5]}}
     check_resumes(Case(__file__, "Tiny", {"batches_per_step": 4, **how}, hp, broken=3, steps=6), tmp_path)
@@ -240,7 +240,7 @@ def test_the_same_optimizer_again_stays() -> None:
 
 
 @pytest.mark.parametrize("hp", [{"bs": 0}, {"bs": 2.5}, {"batch_size": -1}, {"lrr": 0.1}, {"params": 1}])
-def test_what_makes_no_sense_is_refused(hp: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(hp: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(hp))):
         tiny().setup(hp)
 

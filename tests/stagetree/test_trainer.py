@@ -28,7 +28,7 @@ class Counter(Trainer):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def test_a_trainer_keeps_what_it_is_made_of() -> None:
+def test_a_trainer_keeps_its_arguments() -> None:
     trainer = Counter(seed=3, device="cuda:1", width=32)
     assert (trainer.seed, trainer.device, trainer.trainer_args) == (3, "cuda:1", {"width": 32})
 
@@ -46,7 +46,7 @@ def test_torch_is_not_imported(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_torch_trainer_is_there_for_who_asks() -> None:
+def test_the_torch_trainer_is_imported_on_demand() -> None:
     from stagetree.trainer.torch_trainer import TorchTrainer
 
     assert stagetree.TorchTrainer is TorchTrainer

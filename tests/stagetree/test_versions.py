@@ -42,7 +42,7 @@ imports = import_exactly(path, files)
 """
 
 
-def test_it_covers_what_is_imported_below_the_folder(tmp_path: Path) -> None:
+def test_a_version_covers_imports_below_the_folder(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         trainer="import json, net\nfrom lib.data import load\ndef late():\n    import importlib, lazy\n"
@@ -112,7 +112,7 @@ def test_a_file_that_is_not_python_says_so(tmp_path: Path, name: str) -> None:
         module_files(tmp_path / "none.py")
 
 
-def test_what_is_imported_is_what_was_read(tmp_path: Path) -> None:
+def test_imports_equal_the_hashed_files(tmp_path: Path) -> None:
     """Also when the files are edited or deleted in between."""
     path = write(tmp_path, trainer="import net\nVALUE = net.value()", net="def value():\n    return 1")
     change = "open(net, 'w').write('def value(): return 2')\nimport os; os.remove(path)\n"
@@ -132,7 +132,7 @@ def test_relative_imports_work_and_names_are_natural(tmp_path: Path) -> None:
     assert run(IMPORT + code, path=path) == ["pkg.trainer", "pkg.net", "pkg", []]
 
 
-def test_a_trainer_called_as_a_module_that_is_there_already(tmp_path: Path) -> None:
+def test_a_trainer_with_the_name_of_an_imported_module(tmp_path: Path) -> None:
     write(tmp_path, json="VALUE = 1", **{"my-trainer": "VALUE = 2"})
     code = IMPORT + "m = imports.module(); found = [m.VALUE, json.dumps(1)]"
     assert run(code, path=str(tmp_path / "json.py")) == [1, "1"]
@@ -153,7 +153,7 @@ except ValueError:
     assert "# as it was imported" in run(IMPORT + code, path=str(path))
 
 
-def test_it_tells_what_is_not_covered(tmp_path: Path) -> None:
+def test_uncovered_modules_are_reported(tmp_path: Path) -> None:
     """Modules with computed names, and modules in other folders, such as editable installs."""
     hidden = f"import importlib, sys\nsys.path.append({str(tmp_path / 'src')!r})\nimport library.model, torch, yaml\n"
     hidden += "hidden = importlib.import_module('hid' + 'den')"
@@ -164,7 +164,7 @@ def test_it_tells_what_is_not_covered(tmp_path: Path) -> None:
     assert run(code, path=str(path)) == [str(tmp_path / name) for name in beyond]
 
 
-def test_where_a_module_lies_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_location_of_a_module_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, trainer="VALUE = 1")
     path = tmp_path / "trainer.py"
     imports = Imports(path, tmp_path, "trainer", module_files(path))
@@ -183,5 +183,5 @@ def test_helpers_of_one_name_in_two_folders(tmp_path: Path) -> None:
     assert [run(IMPORT + "found = imports.module().VALUE", path=str(path)) for path in paths] == ["one", "two"]
 
 
-def test_it_imports_no_torch() -> None:
+def test_a_version_needs_no_torch() -> None:
     assert run("import stagetree.source.versions, stagetree.source.discovery; found = 'torch' in sys.modules") is False

@@ -82,7 +82,7 @@ def test_in_a_run_only_the_first_weights_set_the_average() -> None:
     assert all(torch.equal(each, before[name]) for name, each in trainer.state_dict()["average"].items())
 
 
-def test_a_copied_or_saved_model_has_an_average_of_nobody() -> None:
+def test_a_copied_or_saved_model_has_no_average() -> None:
     trainer = trained(average_decay=0.9)
     measured, buffer = trainer.evaluate(), BytesIO()
     torch.save(trainer.model, buffer)
@@ -116,7 +116,7 @@ def test_the_model_of_a_script_has_its_own_names(wrap: Any) -> None:
     assert list(load(export_weights(checkpoint_of(wrap({"net": model}))))) != ["0.weight"]
 
 
-def test_an_average_of_ones_own_is_told_from_the_model() -> None:
+def test_a_users_own_average_is_distinguished_from_the_model() -> None:
     """Its `evaluate` may measure that, and then the value is not of the weights that are written."""
     model = {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2)}
     others: dict[str, Any] = {"optimizer": model, "average": model, "teacher": {"head": torch.ones(2)}, "step": 3}
@@ -234,7 +234,7 @@ def test_a_trainer_is_built_and_loaded_to_export_a_state(tmp_path: Path) -> None
         export("failing")
 
 
-def test_a_trainer_without_tensors_is_told_how_its_model_is_exported(tmp_path: Path) -> None:
+def test_a_trainer_without_tensors_gets_advice_on_exporting(tmp_path: Path) -> None:
     """`stagetree weights --export` ended with a traceback of its own."""
     file, image = tmp_path / "own.py", tmp_path / "state"
     file.write_text(FILE)

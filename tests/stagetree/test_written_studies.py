@@ -50,14 +50,14 @@ class Trained:
         ({"trainer": Trained()}, "trainer: must be the name of a trainer, got an object of the class Trained"),
     ],
 )
-def test_what_is_no_json_is_said_with_its_place(server: str, fields: dict[str, Any], problem: str) -> None:
+def test_values_beyond_json_are_reported_with_their_path(server: str, fields: dict[str, Any], problem: str) -> None:
     """That was a TypeError of the JSON encoder."""
     with pytest.raises(SpecError) as refused:
         Study.create(FIELDS | fields, url=server)
     assert str(refused.value).startswith(problem)
 
 
-def test_what_python_has_besides_is_written_down(server: str) -> None:
+def test_python_values_beyond_json_are_written(server: str) -> None:
     """A function as `where` and a range were no JSON either."""
     grid = {**FIELDS, "space": {"lr": [0.1, 0.2, 0.3], "bs": range(16, 64, 16)}, "tuner": GridTuner(max_steps=1)}
     chosen = Study.create(**grid, where=lambda hp: hp["lr"].at(0) > 0.15 and hp["bs"].at(0) < 48, url=server)

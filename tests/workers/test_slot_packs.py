@@ -153,7 +153,7 @@ def test_a_model_for_which_there_is_no_room_beside_others_is_trained_later(clust
     assert done.executed == done.unique
 
 
-def test_what_cannot_be_packed_is_trained_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_unpackable_trials_are_trained_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     done = cluster.run(cluster.submit(spec(*SIBLINGS, trainer="unpackable", eval_every=1)))
     assert [trial.state for trial in done.trials] == ["completed"] * 3
     assert done.executed == done.unique
