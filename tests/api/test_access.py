@@ -66,7 +66,7 @@ def ask(client: TestClient, method: str, path: str, study: str) -> int:
 
 
 @pytest.mark.parametrize("scope", Scope)
-def test_every_route_lets_in_who_has_its_scope_and_no_other(app: FastAPI, as_: Let, study: str, scope: Scope) -> None:
+def test_every_route_allows_exactly_its_scope(app: FastAPI, as_: Let, study: str, scope: Scope) -> None:
     """The study has no owner, so a change needs the scope `operate`."""
     known, asked = as_("someone", scope), list(routes(app))
     assert len(asked) > 40
@@ -85,7 +85,7 @@ def test_no_route_lets_a_stranger_in(app: FastAPI, as_: Let, study: str) -> None
         assert ask(stranger, method, path, study) == 401, path
 
 
-def test_what_tells_nothing_of_studies_is_open(as_: Let, built_page: None) -> None:
+def test_routes_without_study_data_are_open(as_: Let, built_page: None) -> None:
     stranger = as_()
     for path in ("/", "/docs", "/openapi.json", "/healthz", "/assets/index-1.js"):
         assert stranger.get(f"http://test{path}").status_code == 200, path
@@ -95,7 +95,7 @@ def test_what_tells_nothing_of_studies_is_open(as_: Let, built_page: None) -> No
     assert "stagetree token create" in refused.json()["detail"]
 
 
-def test_nobody_is_asked_on_the_machine_of_the_server(app: FastAPI) -> None:
+def test_local_callers_need_no_token(app: FastAPI) -> None:
     def status(client: Any, **headers: str) -> int:
         with TestClient(app, base_url=f"http://test{API}", client=client) as http:
             return http.get("/studies", headers=headers).status_code
@@ -134,7 +134,7 @@ def test_a_token_ends(app: FastAPI, as_: Let, use: Services, monkeypatch: pytest
         assert refused.status_code == 401 and "unknown, has expired or was revoked" in refused.json()["detail"]
 
 
-def test_a_token_is_found_neither_in_the_database_nor_in_a_list(as_: Let, use: Services, tmp_path: Path) -> None:
+def test_tokens_are_not_stored_or_listed(as_: Let, use: Services, tmp_path: Path) -> None:
     boss = as_("boss", Scope.ADMIN, None)
     made = boss.post("/tokens", json={"name": "ci", "scope": "read", "project": "vision", "days": 3}).json()
     secret = boss.headers["Authorization"].removeprefix("Bearer ")
@@ -211,7 +211,7 @@ def test_a_study_is_changed_by_its_owner_or_by_an_operator(as_: Let) -> None:
     assert carl.post(f"/studies/{study}:resume").status_code == 200
 
 
-def test_the_log_says_by_whom(as_: Let, http: TestClient, use: Services) -> None:
+def test_the_log_names_the_caller(as_: Let, http: TestClient, use: Services) -> None:
     anna, carl = as_("anna", Scope.SUBMIT), as_("carl", Scope.OPERATE)
     study = anna.post("/studies", json=STUDY).json()["study"]
     carl.post(f"/studies/{study}:pause")
@@ -243,7 +243,7 @@ def test_a_browser_stays_known_by_a_cookie_that_no_script_reads(app: FastAPI, as
         assert browser.get("/session").status_code == 401
 
 
-def test_a_proxy_that_is_believed_says_who_its_users_are(sqlite_url: str, trainers: str, app: FastAPI) -> None:
+def test_a_trusted_proxy_names_its_users(sqlite_url: str, trainers: str, app: FastAPI) -> None:
     how = {"database_url": sqlite_url, "trainers": trainers, "broker_url": "memory://", "hosts": "test"}
     settings = Settings(proxies="192.0.2.0/24", groups="ml=submit@vision, ops=operate, *=read@demo", **how)
 

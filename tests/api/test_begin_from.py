@@ -147,7 +147,7 @@ def test_a_study_begins_from_a_trial_of_another(
     assert "there is no study unknown" in refused(http, begin_from={"study": "unknown"})[1]
 
 
-def test_what_cannot_be_begun_from_is_refused_in_a_sentence(http: TestClient, files: Path, tmp_path: Path) -> None:
+def test_invalid_begin_from_is_refused_in_a_sentence(http: TestClient, files: Path, tmp_path: Path) -> None:
     good = weights(files / "w.safetensors", 1.0)
     (files / "note.txt").write_text("no weights at all")
     outside = weights(tmp_path / "outside.safetensors", 1.0)
@@ -239,7 +239,7 @@ def test_a_missing_input_is_one_sentence(http: TestClient, files: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_refused_at_once(reads_all: TestClient, files: Path, kind: str) -> None:
+def test_inputs_that_are_no_files_are_refused_at_once(reads_all: TestClient, files: Path, kind: str) -> None:
     """The API read a device for ever, and opened a FIFO for ever; the client got no answer."""
     path = make(kind, files)
     if said := KINDS[kind]:
@@ -254,7 +254,7 @@ def test_what_is_no_file_is_refused_at_once(reads_all: TestClient, files: Path, 
 
 
 @needs_leases
-def test_what_does_not_answer_is_a_sentence(reads_all: TestClient, files: Path) -> None:
+def test_a_blocked_input_is_reported_in_a_sentence(reads_all: TestClient, files: Path) -> None:
     path = weights(files / "w.safetensors", 1.0)
     with blocked(files / "w.safetensors"):
         late = f"{path} was not read within 2 s"
@@ -291,7 +291,7 @@ def test_the_environment_of_a_plan_is_shown(http: TestClient, study: str, worker
     assert types.count("EnvironmentSeen") == 2
 
 
-def test_a_trial_says_what_it_begins_from(http: TestClient, workers: Workers, files: Path) -> None:
+def test_a_trial_shows_its_begin_from(http: TestClient, workers: Workers, files: Path) -> None:
     found = submitted(http, begin_from={"file": weights(files / "w.safetensors", 1.0)})["study"]
     workers.tune(found)
     assert http.get(f"/studies/{found}/trials/0").json()["begins"]["text"].startswith("begins from w.safetensors")

@@ -121,7 +121,7 @@ def logs(app: FastAPI, tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def test_what_a_trial_printed_is_given_as_it_is(
+def test_the_output_of_a_trial_is_served_unchanged(
     http: TestClient, tuned: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_logs, "LOG_CHARACTERS", 5)
@@ -133,7 +133,7 @@ def test_what_a_trial_printed_is_given_as_it_is(
 
 
 @pytest.mark.parametrize("number", [0, 2, 99])
-def test_what_is_not_kept_is_not_found(http: TestClient, tuned: str, logs: Path, number: int) -> None:
+def test_deleted_logs_are_not_found(http: TestClient, tuned: str, logs: Path, number: int) -> None:
     (logs / tuned).mkdir(parents=True)
     (logs / tuned / "1.log").write_text("of another trial")
     answer = http.get(f"/studies/{tuned}/trials/{number}/log")

@@ -98,13 +98,13 @@ def test_branches_share_with_each_other_and_of_branches() -> None:
         (10, 12, {"lr": "abc"}, "hp.lr: trial 0 has 0.1 before step 10, got 'abc'"),
     ],
 )
-def test_what_cannot_be_branched(at: int, steps: int, hp: Any, problem: str) -> None:
+def test_invalid_branches_are_refused(at: int, steps: int, hp: Any, problem: str) -> None:
     with pytest.raises(Refused) as refused:
         trained().give(branch(at, steps, hp))
     assert str(refused.value).startswith(problem)
 
 
-def test_what_was_cancelled_stays_so() -> None:
+def test_a_cancelled_trial_stays_cancelled() -> None:
     world = trained()
     world.give(branch(5, 20, {"lr": 0.3}))
     world.give(c.CancelStudy(study=STUDY, at=1.0))

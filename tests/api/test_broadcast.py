@@ -54,7 +54,7 @@ def cancel(workers: Workers, study: str) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 100])
-def test_what_happens_is_read_as_often_for_a_hundred_as_for_one(
+def test_a_hundred_followers_cost_as_many_reads_as_one(
     use: Services, study: str, workers: Workers, number: int
 ) -> None:
     asked = list[str]()
@@ -81,7 +81,7 @@ def test_what_happens_is_read_as_often_for_a_hundred_as_for_one(
     assert len([statement for statement in asked if "events.stream =" in statement]) <= 8
 
 
-def test_who_is_slow_misses_nothing_and_nothing_is_piled_up_for_it(
+def test_a_slow_follower_misses_nothing_and_needs_no_queue(
     use: Services, study: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "KEPT_BYTES", 1000)
@@ -125,7 +125,7 @@ def test_a_study_that_is_over_ends_for_those_who_are_late_and_for_those_who_come
     asyncio.run(main())
 
 
-def test_all_are_let_go_when_the_database_is_away(
+def test_a_database_outage_ends_all_streams(
     use: Services, study: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each follower returns with the reason."""

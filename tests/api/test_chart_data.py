@@ -98,7 +98,7 @@ def test_an_answer_is_made_once() -> None:
     assert answers.get(("a",), 2, make) is not first and len(made) == 2
 
 
-def test_answers_are_let_go_of_where_there_are_too_many() -> None:
+def test_cached_answers_are_bounded() -> None:
     answers = ResponseCache(most=2_000)
     first = answers.get((0,), 1, lambda: list(range(1000)))
     for number in range(1, 5):
@@ -116,7 +116,7 @@ def test_ten_thousand_trials_of_twenty_hyper_parameters_are_less_than_a_megabyte
     assert len(packed) < 1_000_000
 
 
-def test_importance_finds_what_the_result_depends_on() -> None:
+def test_importance_ranks_the_relevant_hyper_parameter_first() -> None:
     column = [number * 0.61803 % 1 for number in range(60)]
     others = {"hp.noise": [number * 0.7549 % 1 for number in range(60)], "hp.kind": ["a", "b", None] * 20}
     found = importance({"hp.lr": column, **others, "trial": list(range(60))}, column, "max")

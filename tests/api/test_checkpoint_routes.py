@@ -86,7 +86,7 @@ def test_where_the_best_step_has_no_state_it_is_said_what_keeps_one() -> None:
         kept_state(story.plan, story.plan.studies[study], None, 7)
 
 
-def test_what_is_damaged_or_gone_is_refused_before_anything_is_sent(
+def test_damaged_and_deleted_checkpoints_are_refused_before_any_byte(
     http: TestClient, trained: str, store: Path
 ) -> None:
     [path] = [path for path in store.rglob("*.safetensors") if "/40" in str(path)][-1:]
@@ -100,7 +100,7 @@ def test_what_is_damaged_or_gone_is_refused_before_anything_is_sent(
     assert "is not in the store any more" in said
 
 
-def test_a_store_that_is_away_is_not_a_checkpoint_that_is_gone(http: TestClient, trained: str, store: Path) -> None:
+def test_a_store_outage_is_no_deleted_checkpoint(http: TestClient, trained: str, store: Path) -> None:
     store.rename(store.with_name("elsewhere"))
     answer = http.get(f"/studies/{trained}/checkpoint")
     assert answer.status_code == 503 and "is it mounted?" in answer.json()["detail"]

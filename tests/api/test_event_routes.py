@@ -194,7 +194,7 @@ def test_a_stream_is_resumed_after_the_last_event_received(server: str, submitte
         assert [event.id for event in stream][:2] == ["3", "4"]
 
 
-def test_a_silent_stream_says_that_it_is_alive(server: str, submitted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stream_sends_keep_alives(server: str, submitted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.1)
     with (
         httpx2.Client(timeout=PATIENCE) as client,
@@ -254,7 +254,7 @@ def test_an_open_stream_does_not_keep_the_server_from_stopping(sqlite_url: str, 
 
 
 @pytest.mark.slow
-def test_a_stream_goes_on_after_the_server_was_started_anew(sqlite_url: str, trainers: str) -> None:
+def test_a_stream_continues_after_a_restart_of_the_server(sqlite_url: str, trainers: str) -> None:
     """What happened last before, and what happens after, comes once each."""
     with running(sqlite_url, trainers) as (url, _):
         study = post(url, "/studies", STUDY)["study"]

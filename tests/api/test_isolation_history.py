@@ -69,7 +69,7 @@ def test_what_was_struck_is_not_told_of_the_trials_that_bear_its_numbers(http: T
     assert found["best"][0]["slot_seconds"] > 1.5, "the slot time of a struck result counts"
 
 
-def test_a_moment_before_is_told_as_it_was_then(
+def test_an_earlier_moment_is_shown_unchanged(
     http: TestClient, earlier_answers: tuple[int, dict[str, Json]], isolated: str
 ) -> None:
     at, then = earlier_answers
@@ -98,7 +98,7 @@ def test_a_study_says_which_of_its_hyper_parameters_a_script_did_not_read(
     assert http.get(f"/studies/{tuned}").json()["unread"] == ["bs"]
 
 
-def test_a_slot_that_trains_to_compare_is_told_apart(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_a_slot_that_verifies_is_distinguished(http: TestClient, tuned: str, workers: Workers) -> None:
     training = workers.assign(tuned, 0)
     end(workers, tuned, proof(workers, tuned))
     workers.finish(tuned, training, {"accuracy": 0.9})

@@ -53,7 +53,7 @@ async def woken(watcher: Watcher) -> str:
     return watcher.stream
 
 
-def test_a_hundred_who_wait_cost_one_look_at_a_time() -> None:
+def test_a_hundred_followers_cost_one_read_at_a_time() -> None:
     async def main() -> None:
         log = Counting()
         tail = Tail(log, lambda: False)
@@ -73,7 +73,7 @@ def test_a_hundred_who_wait_cost_one_look_at_a_time() -> None:
     asyncio.run(main())
 
 
-def test_nobody_who_watches_is_no_look() -> None:
+def test_without_followers_nothing_is_read() -> None:
     async def main() -> None:
         log = Counting()
         tail = Tail(log, lambda: False)
@@ -90,7 +90,7 @@ def test_nobody_who_watches_is_no_look() -> None:
     asyncio.run(main())
 
 
-def test_it_waits_for_a_database_that_is_away() -> None:
+def test_the_watcher_waits_for_an_unavailable_database() -> None:
     async def main() -> None:
         log = Counting()
         async with Tail(log, lambda: False).watching("p") as watcher:
@@ -103,7 +103,7 @@ def test_it_waits_for_a_database_that_is_away() -> None:
     asyncio.run(main())
 
 
-def test_what_this_version_cannot_read_is_passed_over(sqlite_url: str) -> None:
+def test_unknown_events_are_skipped(sqlite_url: str) -> None:
     """Another process is of a later version already, and writes events of its own."""
     database = Database(sqlite_url)
     log = SqlLog(database)
@@ -120,7 +120,7 @@ def test_what_this_version_cannot_read_is_passed_over(sqlite_url: str) -> None:
     database.dispose()
 
 
-def test_everybody_is_woken_when_the_server_is_to_end() -> None:
+def test_all_followers_wake_when_the_server_ends() -> None:
     async def main() -> None:
         ending: list[int] = []
         async with Tail(Counting(), lambda: bool(ending)).watching("p") as watcher:
@@ -131,7 +131,7 @@ def test_everybody_is_woken_when_the_server_is_to_end() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 100])
-def test_who_follows_a_study_in_which_nothing_happens_asks_nothing(use: Services, study: str, number: int) -> None:
+def test_following_an_idle_study_makes_no_query(use: Services, study: str, number: int) -> None:
     """On a real database, each poll is one statement for any number of followers."""
     database, asked = use.records.database, list[str]()  # type: ignore[attr-defined]
 

@@ -55,7 +55,7 @@ def test_every_metric_is_in_the_guide(http: TestClient, use: Services) -> None:
     assert [name for name in families if f"`{name}`" not in OPERATIONS and f"`{name}{{" not in OPERATIONS] == []
 
 
-def test_what_a_slot_measured(http: TestClient, use: Services) -> None:
+def test_measured_values_of_a_slot(http: TestClient, use: Services) -> None:
     beat(use, step_age=100.0)
     told = numbers(http)
     assert told['stagetree_slot_memory_bytes{slot="gpu0"}'] == 5
@@ -92,7 +92,7 @@ def test_requests_are_counted_by_route_and_time(http: TestClient, study: str) ->
     assert told['stagetree_request_seconds_count{route="none"}'] == 1
 
 
-def test_a_message_that_nobody_takes_is_counted_after_some_seconds(
+def test_an_undelivered_message_is_counted_after_some_seconds(
     http: TestClient, tuned: str, workers: Workers, use: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = workers.assign(tuned, 0)

@@ -26,13 +26,13 @@ def test_assets_are_kept_for_ever(http: TestClient, built: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.js", "..%2findex.html", "%2e%2e", ".hidden", "a/b.js"])
-def test_nothing_but_assets_is_given_away(http: TestClient, built: Path, name: str) -> None:
+def test_only_assets_are_served(http: TestClient, built: Path, name: str) -> None:
     (built / "index.html").write_text("page")
     (built / ".hidden").write_text("secret")
     assert http.get(f"http://test/assets/{name}").status_code in (404, 422)
 
 
-def test_a_page_that_was_not_built_says_what_is_missing(http: TestClient, built: Path) -> None:
+def test_an_unbuilt_page_names_the_missing_step(http: TestClient, built: Path) -> None:
     assert "make page" in http.get("http://test/").text
     (built / "problem.txt").write_text("no <network>")
     answer = http.get("http://test/")

@@ -93,7 +93,7 @@ def test_events_of_then_are_those_up_to_then(http: TestClient, tuned: str, worke
         assert found == [event for event in every if event["position"] <= 2]
 
 
-def test_a_moment_that_has_not_come_is_refused(http: TestClient, tuned: str) -> None:
+def test_a_future_moment_is_refused(http: TestClient, tuned: str) -> None:
     for path in PATHS:
         answer = http.get(f"/studies/{tuned}{path}", params={"at": 10_000})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "at")
@@ -117,7 +117,7 @@ def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, 
     assert shorter["requested"] == 40 and shorter["saved"] > 0
 
 
-def test_what_takes_too_much_is_refused_in_a_sentence(
+def test_oversized_replays_are_refused_in_a_sentence(
     http: TestClient, tuned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(run_in_sandbox.__kwdefaults__, "limits", SandboxLimits(seconds=0))
@@ -150,7 +150,7 @@ NOT_OF_A_MOMENT = {
 """What cannot be looked at as it was, and why."""
 
 
-def test_everything_that_is_told_of_a_study_is_told_of_any_moment(app: FastAPI) -> None:
+def test_every_view_of_a_study_exists_for_any_moment(app: FastAPI) -> None:
     about = "/api/v1/studies/{study}"
     paths = {path.removeprefix(about): methods for path, methods in app.openapi()["paths"].items() if about in path}
     reads = {path: methods["get"]["parameters"] for path, methods in paths.items() if "get" in methods}
@@ -182,7 +182,7 @@ def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
         assert StudyId(second) not in plan.studies or not plan.studies[StudyId(second)].trials
 
 
-def test_a_moment_that_was_looked_at_is_not_worked_out_again(
+def test_a_past_moment_is_computed_once(
     http: TestClient, tuned: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scrubbing visits each moment many times, and going back means folding the log again."""

@@ -25,7 +25,7 @@ def drawn(use: Services, study: str, at: int | None = None) -> list[Any]:
     return [draw(use, use.find(study), at) for draw in (chart_data.history, chart_data.timeline)]
 
 
-def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_events_are_not_read_again(use: Services, done: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = use.find(done).stream
     position = queries.events(use, use.find(done), 1000)["items"][-1]["position"]
     version = use.plans.get(stream).version
@@ -47,7 +47,7 @@ def test_what_was_folded_is_not_read_again(use: Services, done: str, monkeypatch
     assert before == drawn(use, done, position)
 
 
-def test_one_that_was_let_go_is_read_from_the_log(
+def test_a_released_plan_is_read_from_the_log(
     use: Services, done: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = drawn(use, done)

@@ -43,7 +43,7 @@ def test_older_plans_do_not_replace_the_newest_ones(
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_database_that_is_away_is_waited_for_and_said_once(
+def test_a_database_outage_is_waited_for_and_reported_once(
     make_app: MakeApp, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
     with TestClient(make_app(sqlite_url), base_url="http://test/api/v1") as http:
@@ -75,7 +75,7 @@ def test_a_server_that_must_end_waits_no_longer(
     warm(use)
 
 
-def test_an_api_that_starts_before_the_migrations_waits_for_them_and_says_so(
+def test_an_api_started_before_the_migrations_waits_and_reports_it(
     empty_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a cluster that comes up as a whole. The API is alive meanwhile, so no supervisor restarts it."""

@@ -96,7 +96,7 @@ def test_a_command_that_there_is_none_of(http: TestClient, study: str, path: str
 
 
 @pytest.mark.parametrize("path", ["/studies?state=running&page=2", "/slots?sort=name", "http://test/healthz?x="])
-def test_a_parameter_that_nobody_reads(http: TestClient, path: str) -> None:
+def test_an_unread_parameter(http: TestClient, path: str) -> None:
     answer = http.get(path)
     assert answer.status_code == 422
     assert "is not a parameter here" in answer.json()["errors"][0]["problem"]
@@ -280,7 +280,7 @@ def test_the_database_is_away(make_app: MakeApp, path: str) -> None:
         assert answer.headers["Retry-After"] == "1"
 
 
-def test_the_database_is_away_when_something_is_submitted(make_app: MakeApp) -> None:
+def test_the_database_is_away_at_a_submission(make_app: MakeApp) -> None:
     with TestClient(make_app("postgresql://unknown:secret@127.0.0.1:1/x"), base_url=f"http://test{API}") as http:
         answer = http.post("/studies", json=STUDY)
         check(answer, 503)

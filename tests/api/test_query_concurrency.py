@@ -58,7 +58,7 @@ def test_one_at_a_time_about_a_study_and_a_few_in_all() -> None:
     asyncio.run(play())
 
 
-def test_whoever_has_waited_for_long_is_refused() -> None:
+def test_a_caller_that_waited_too_long_is_refused() -> None:
     """They went ahead once: after a while, any number of threads computed at once."""
 
     async def play() -> None:
@@ -125,7 +125,7 @@ def test_readers_together_have_half_of_the_turns_and_take_them_in_turn() -> None
     asyncio.run(play())
 
 
-def test_who_gives_up_waiting_holds_up_nobody() -> None:
+def test_a_cancelled_wait_delays_no_other() -> None:
     async def play() -> None:
         scene = Scene(Turns(at_once=1))
         first, second, third = (asyncio.create_task(scene.answer(study)) for study in ("a", "a", "b"))
@@ -139,7 +139,7 @@ def test_who_gives_up_waiting_holds_up_nobody() -> None:
     asyncio.run(play())
 
 
-def test_who_asks_for_little_is_answered_while_many_wait_for_much(app: FastAPI, use: Services) -> None:
+def test_small_requests_are_answered_beside_many_large_ones(app: FastAPI, use: Services) -> None:
     async def play(http: httpx.AsyncClient) -> None:
         study = (await http.post("/studies", json=STUDY)).json()["study"]
         paths = [f"/studies/{study}{HEAVY[number % len(HEAVY)]}" for number in range(MORE_THAN_THREADS)]

@@ -63,7 +63,7 @@ def test_no_secret_is_left_in_a_text(secret: str, around: str) -> None:
         "loss <= 3",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_plain_text_is_not_masked(text: str) -> None:
     assert HIDING.text(text) == text
 
 

@@ -119,7 +119,7 @@ def handled(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @needs_root
 @pytest.mark.parametrize("ending", ["close", "reset"])
-def test_nobody_gets_rights_by_hanging_up(app: FastAPI, study: str, handled: list[str], ending: Any) -> None:
+def test_hanging_up_gives_no_rights(app: FastAPI, study: str, handled: list[str], ending: Any) -> None:
     """A socket that was closed belongs to root in the kernel's table, and one that was reset has no address."""
     listening = socket.create_server(("127.0.0.1", 0))
     path = f"{API}/studies/{study}:cancel"
@@ -132,7 +132,7 @@ def test_nobody_gets_rights_by_hanging_up(app: FastAPI, study: str, handled: lis
         assert httpx.get(f"{url}{API}/studies/{study}").json()["state"] == "running"
 
 
-def test_a_connection_is_looked_up_once(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connections_owner_is_read_once(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up = list[Any]()
 
     def look_up(there: peers.Endpoint, here: peers.Endpoint) -> int | None:
@@ -196,7 +196,7 @@ def test_root_is_let_in_and_others_are_not(tables: Tables, monkeypatch: pytest.M
     assert not owns(), "in a user namespace all unknown users have this uid"
 
 
-def test_a_socket_that_is_closed_or_unknown_is_nobodys(tables: Tables) -> None:
+def test_a_closed_or_unknown_socket_has_no_owner(tables: Tables) -> None:
     tables(tcp=row(IPV4, uid=0, inode=0))
     assert not owns()
     tables(tcp=row({"there": "0100007F:ACCD", "here": "0100007F:1F40"}))
@@ -204,7 +204,7 @@ def test_a_socket_that_is_closed_or_unknown_is_nobodys(tables: Tables) -> None:
     assert not peer_between(None, HERE).is_local, "it has been reset, so it has no address"
 
 
-def test_a_socket_that_is_closed_while_its_row_is_written_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_closed_while_its_row_is_written_has_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([HEAD + row(IPV4, uid=0), HEAD, HEAD + row(IPV4, uid=0, inode=0), HEAD])
     monkeypatch.setattr(Path, "read_text", lambda path: next(readings))
     assert not owns()

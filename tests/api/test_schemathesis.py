@@ -36,7 +36,7 @@ NOT_ASKED = [positive_data_acceptance]
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_found(app: FastAPI, tuned: str, workers: Workers, built_page: None) -> None:
+def test_unknown_names_find_nothing(app: FastAPI, tuned: str, workers: Workers, built_page: None) -> None:
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
         workers.look()  # or no scheduler was seen lately, which is a 503
         probe(found.ok(), tuned)

@@ -183,7 +183,7 @@ def describe(use: Services, trainers: dict[str, str]) -> None:
         rows.slots.describe("gpu0", "worker", trainers=trainers, note=None)
 
 
-def test_it_is_alive_without_a_database(make_app: MakeApp) -> None:
+def test_the_api_is_alive_without_a_database(make_app: MakeApp) -> None:
     with TestClient(make_app("sqlite:////nowhere/log.db")) as http:
         assert http.get("/healthz").json() == {"status": "ok"}
 
@@ -207,17 +207,17 @@ def not_ready(http: TestClient) -> dict[str, str]:
     return wrong
 
 
-def test_it_is_ready(http: TestClient, record_activity: None) -> None:
+def test_the_api_is_ready(http: TestClient, record_activity: None) -> None:
     answer = http.get("http://test/readyz")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ok", "checks": WELL}
 
 
-def test_it_is_not_ready_without_a_scheduler_and_a_slot(http: TestClient) -> None:
+def test_the_api_is_not_ready_without_a_scheduler_and_a_slot(http: TestClient) -> None:
     assert not_ready(http) == {"scheduler": "no scheduler was ever heard of", "slots": "no slot is at work"}
 
 
-def test_it_is_not_ready_when_they_fell_silent(http: TestClient, record_activity: None, use: Services) -> None:
+def test_the_api_is_not_ready_when_heartbeats_stop(http: TestClient, record_activity: None, use: Services) -> None:
     with use.records.database.write() as session:
         session.execute(text("UPDATE schedulers SET ticked_at = ticked_at - 100"))
         session.execute(text("UPDATE slots SET seen_at = seen_at - 100"))
@@ -227,7 +227,9 @@ def test_it_is_not_ready_when_they_fell_silent(http: TestClient, record_activity
     assert http.get("/slots").json()["items"][0]["state"] == "lost"
 
 
-def test_it_is_not_ready_when_the_only_slot_is_sick(http: TestClient, record_activity: None, use: Services) -> None:
+def test_the_api_is_not_ready_with_only_a_quarantined_slot(
+    http: TestClient, record_activity: None, use: Services
+) -> None:
     with use.records.write() as rows:
         rows.slots.quarantine("gpu0", "worker", seconds=60.0, reason="three failures in a row")
     assert not_ready(http) == {"slots": "no slot is at work; gpu0: three failures in a row"}
@@ -235,7 +237,7 @@ def test_it_is_not_ready_when_the_only_slot_is_sick(http: TestClient, record_act
     assert (slot["state"], slot["note"]) == ("quarantined", "three failures in a row")
 
 
-def test_it_is_not_ready_on_a_database_that_cannot_be_written(
+def test_the_api_is_not_ready_on_a_read_only_database(
     make_app: MakeApp, postgres_url: str, postgres_admin: Engine
 ) -> None:
     with postgres_admin.connect() as connection:
@@ -255,7 +257,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
+def test_the_api_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> None:
     url = "s3://bucket/x?endpoint_url=nowhere"
     where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": url}
     settings = Settings(trainers=trainers, hosts="test", **where)
@@ -266,7 +268,7 @@ def test_it_is_not_ready_without_its_store(trainers: str, sqlite_url: str) -> No
         assert not_ready(http)["store"]
 
 
-def test_it_is_not_ready_on_a_full_disk(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_is_not_ready_on_a_full_disk(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slots wait for room, and followers of a study see the reason: reading needs no room."""
     monkeypatch.setattr(health, "LEAST_FREE", 2**80)  # more than there is
     where = {"database_url": sqlite_url, "broker_url": "memory://", "checkpoints": str(tmp_path / "none" / "yet")}
@@ -277,7 +279,7 @@ def test_it_is_not_ready_on_a_full_disk(sqlite_url: str, tmp_path: Path, monkeyp
     assert wrong["store"].startswith(f"the disk of {tmp_path} is full: ")
 
 
-def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str) -> None:
+def test_the_api_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str) -> None:
     with TestClient(make_app(empty_url)) as http:
         problem = not_ready(http)
         assert problem["schema"].startswith("the database's schema is at nothing, and must be at ")
@@ -288,7 +290,7 @@ def test_it_is_not_ready_on_an_empty_database(make_app: MakeApp, empty_url: str)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
+def test_the_api_is_not_ready_without_its_broker(sqlite_url: str) -> None:
     url = "redis://:hidden1@127.0.0.1:1/0"
     with TestClient(create_app(Settings(database_url=sqlite_url, broker_url=url, hosts="test"))) as http:
         why = not_ready(http)["broker"]  # the client tries again for about as long as it is given
@@ -296,7 +298,7 @@ def test_it_is_not_ready_without_its_broker(sqlite_url: str) -> None:
     assert "hidden" not in why
 
 
-def test_what_does_not_answer_is_asked_once_and_not_waited_for(
+def test_a_hanging_server_is_probed_once_without_a_wait(
     http: TestClient, app: FastAPI, use: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.1)
@@ -393,7 +395,7 @@ def test_demand_for_one_kind_of_gpu(http: TestClient, use: Services) -> None:
     assert wanted(kind="B200") == (0, [])
 
 
-def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClient, use: Services) -> None:
+def test_an_old_demand_is_dropped_without_a_live_scheduler(http: TestClient, use: Services) -> None:
     """An autoscaler without an answer leaves the number of slots unchanged."""
     with use.records.write() as rows:
         rows.schedulers.record_tick("me", "here", 1)
@@ -407,7 +409,7 @@ def test_without_a_scheduler_of_late_nobody_goes_by_an_old_demand(http: TestClie
     assert "stagetree_demand{" not in http.get("http://test/metrics").text
 
 
-def test_a_study_that_an_error_holds_up_says_so_and_so_do_the_numbers(
+def test_a_study_delayed_by_an_error_shows_it_in_views_and_metrics(
     http: TestClient, tuned: str, workers: Workers, use: Services
 ) -> None:
     texts = {tuned: f"study {tuned} cannot be scheduled: KeyError: 'x'", workers.stream(tuned): "plan p cannot be used"}

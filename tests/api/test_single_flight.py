@@ -24,7 +24,7 @@ class Work:
         return self.done
 
 
-def test_who_asks_while_it_is_done_shares_the_next_time() -> None:
+def test_concurrent_callers_share_the_next_run() -> None:
     async def main() -> None:
         single_flight, work = SingleFlight(), Work()
         first = [asyncio.create_task(single_flight.do("a", work)) for _ in range(50)]
@@ -52,7 +52,7 @@ def test_other_work_does_not_wait() -> None:
     asyncio.run(main())
 
 
-def test_who_goes_away_takes_nobody_along() -> None:
+def test_a_leaving_caller_cancels_no_other() -> None:
     async def main() -> None:
         single_flight, work = SingleFlight(), Work()
         gone, stays = (asyncio.create_task(single_flight.do("a", work)) for _ in range(2))
@@ -65,7 +65,7 @@ def test_who_goes_away_takes_nobody_along() -> None:
     asyncio.run(main())
 
 
-def test_what_is_wrong_is_said_to_all_and_tried_again() -> None:
+def test_an_error_reaches_all_callers_and_is_retried() -> None:
     def wrong() -> int:
         raise ValueError("no")
 

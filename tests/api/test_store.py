@@ -145,6 +145,6 @@ def test_following_a_study_that_is_over_ends(pair: Pair) -> None:
     assert list(store.follow(done, after=2)) == list(client.follow(done, after=2))
 
 
-def test_what_is_not_there_is_not_found(pair: Pair) -> None:
+def test_missing_states_are_not_found(pair: Pair) -> None:
     with pytest.raises(Unknown, match="no study unknown"):
         pair[1].study("unknown")

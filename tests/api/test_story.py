@@ -125,14 +125,12 @@ EQUAL = "Equal results may be chance: `repeats` in the study file measures that.
         ([{METRIC: 0.5, "size": 1.0}, {METRIC: 0.5, "size": 1.0}], TWO, []),
     ],
 )
-def test_nobody_knows_which_of_equal_results_is_better(
-    values: list[Any], fields: dict[str, Any], lines: list[str]
-) -> None:
+def test_equal_results_have_no_winner(values: list[Any], fields: dict[str, Any], lines: list[str]) -> None:
     """The lowest number won, as if it were better, and nothing pointed to `repeats`."""
     assert tell(values, **fields)[2:] == lines
 
 
-def test_what_changes_nothing_is_said_instead_of_repeats() -> None:
+def test_hyper_parameters_without_an_effect_are_reported_instead_of_repeats() -> None:
     """All trials were equal to the last bit, and `repeats` was to tell how much of that is chance."""
     story = Story()
     study = story.submit(({"lr": 0.1, "bs": 1}, 4), ({"lr": 0.2, "bs": 1}, 4), ({"lr": 0.3, "bs": 1}, 4))
@@ -174,7 +172,7 @@ def test_equal_results_of_one_training_are_no_chance() -> None:
         ([(0.70, 0.70), (0.70, 0.70)], [], None),
     ],
 )
-def test_what_is_within_the_noise_of_its_repeats_is_said(
+def test_differences_within_the_noise_are_reported(
     measured: list[tuple[float, ...]], close: list[int], line: str | None
 ) -> None:
     """The first won because its value was the highest, however little that said."""
@@ -204,14 +202,14 @@ def test_that_nothing_was_saved(values: list[Any], fields: dict[str, Any], line:
     assert tell(values, **fields)[1] == line
 
 
-def test_it_says_how_many_failed() -> None:
+def test_the_story_counts_failures() -> None:
     simulated = simulator(dict.fromkeys(range(20), "fail"))
     study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], max_restarts=0).to_json()).id
     simulated.run()
     assert told(simulated.plan, study)["lines"][0] == "No trial has a result; 2 of 2 trials failed."
 
 
-def test_what_was_shared_and_stopped_is_told_with_its_time() -> None:
+def test_savings_are_stated_with_their_time() -> None:
     simulated = simulator(slots=1)
     study = submit(simulated, study_of([({"lr": DECAY}, 20), ({"lr": 0.1}, 20), ({"lr": 0.1}, 9)]).to_json())
     simulated.run()

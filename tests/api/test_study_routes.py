@@ -47,7 +47,7 @@ def test_a_study_is_submitted(http: TestClient, use: Services, wake_ups: list[st
     assert wake_ups == ["wake"]
 
 
-def test_what_is_recorded_is_the_whole_validated_study_file(http: TestClient, study: str, workers: Workers) -> None:
+def test_the_recorded_study_file_is_complete_and_validated(http: TestClient, study: str, workers: Workers) -> None:
     spec = workers.plan(study).studies[study].spec.json
     given = {
         "seed": 0,

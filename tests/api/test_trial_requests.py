@@ -86,7 +86,7 @@ def test_a_failed_trial_is_tried_again(http: TestClient, external: str, workers:
         ([{"hp": HP, "steps": 3}, {"hp": {"lr": 1}, "steps": 3}], ["hp"]),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_done(
+def test_a_wrong_request_is_refused_without_an_effect(
     http: TestClient, external: str, asked: list[Any], errors: list[str]
 ) -> None:
     refused = ask(http, external, *asked)

@@ -185,7 +185,7 @@ def test_a_trial_that_waits_for_its_tuner_can_be_cancelled_and_one_that_is_over_
     assert http.delete(f"/studies/{tuned}/trials/0").status_code == 204
 
 
-def test_nothing_is_added_to_what_is_over(http: TestClient, study: str) -> None:
+def test_no_trial_is_added_to_an_ended_study(http: TestClient, study: str) -> None:
     http.post(f"/studies/{study}:cancel")
     assert http.post(f"/studies/{study}/trials", json={"hp": HP, "steps": 9}).status_code == 409
 

@@ -75,7 +75,7 @@ def test_the_best_by_mode_with_ties_to_the_lower_number(mode: str, best: int) ->
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
-def test_what_is_not_finite_is_no_value(value: float | None) -> None:
+def test_infinite_values_are_no_values(value: float | None) -> None:
     plan = plan_of(({"lr": 0.1}, 10))
     evaluate(plan, 0, 10, value)
     shown = documents.study(plan, S, now=11.0)
@@ -127,7 +127,7 @@ def test_progress_stays_within_the_stage(reached: dict[ChainId, int], step: int)
     assert documents.study(plan, S, now=1.0, reached=reached)["progress"]["running"][0]["step"] == step
 
 
-def test_a_chain_that_only_saves_is_not_under_way() -> None:
+def test_a_saving_chain_is_not_running() -> None:
     plan = plan_of(({"lr": 0.1}, 40))
     stage = e.Stage(node=plan.studies[S].trials[0].path[0], start=0, end=40, study=S)
     assigned = e.ChainAssigned(chain=ChainId("c"), slot="gpu0", stages=(stage,), at=1.0)

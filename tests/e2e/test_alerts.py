@@ -85,7 +85,7 @@ def test_the_database_is_away(cluster: Cluster, prometheus: Prometheus, kind: st
 
 
 @pytest.mark.parametrize("server", ["broker", "store"])
-def test_another_server_is_away(cluster: Cluster, prometheus: Prometheus, server: str) -> None:
+def test_another_server_is_unavailable(cluster: Cluster, prometheus: Prometheus, server: str) -> None:
     with cluster.fault(server, "refuse", "api"):
         wait_for("it to be missed", lambda: prometheus.scrape() == {} and not is_ready(prometheus))
         fired = prometheus.watch(12)
@@ -120,7 +120,7 @@ def test_no_slot_is_at_work(cluster: Cluster, prometheus: Prometheus, token_name
     assert prometheus.watch(1) == {}
 
 
-def test_the_api_is_away(cluster: Cluster, prometheus: Prometheus) -> None:
+def test_the_api_is_unavailable(cluster: Cluster, prometheus: Prometheus) -> None:
     cluster.kill("api")
     assert prometheus.watch(4) == {}
     assert prometheus.watch(3).keys() == {"StagetreeUnseen", "StagetreeApiDown"}

@@ -40,7 +40,7 @@ def values(client: Client, study: str) -> list[tuple[int, float | None]]:
     return [(trial.trial, trial.value) for trial in client.trials(study)]
 
 
-def test_a_backup_of_a_running_study_goes_on_elsewhere_to_the_same_values(tmp_path: Path) -> None:
+def test_a_backup_of_a_running_study_resumes_elsewhere_to_the_same_values(tmp_path: Path) -> None:
     here, there, kept = tmp_path / "here", tmp_path / "there", tmp_path / "kept"
     slow = tmp_path / "slow"
     slow.touch()
@@ -98,9 +98,7 @@ def backed_up(completed_store: tuple[Path, str], tmp_path: Path) -> tuple[Path, 
     return tmp_path / "kept", study
 
 
-def test_what_is_damaged_or_lost_in_a_backup_is_said_and_trained_again(
-    backed_up: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_damaged_parts_of_a_backup_are_reported_and_retrained(backed_up: tuple[Path, str], tmp_path: Path) -> None:
     kept, study = backed_up
     objects = sorted((kept / "checkpoints").rglob("*.safetensors"))
     objects[0].write_bytes(b"rotten")
@@ -110,7 +108,7 @@ def test_what_is_damaged_or_lost_in_a_backup_is_said_and_trained_again(
     assert study in command("studies", "--dir", tmp_path / "there").stdout
 
 
-def test_what_cannot_be_is_a_sentence(backed_up: tuple[Path, str], tmp_path: Path) -> None:
+def test_impossible_backups_are_refused_in_a_sentence(backed_up: tuple[Path, str], tmp_path: Path) -> None:
     kept, _ = backed_up
     again = command("backup", kept, "--dir", tmp_path / "here")
     assert (again.returncode, again.stdout) == (2, "")

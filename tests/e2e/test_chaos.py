@@ -92,7 +92,7 @@ def restored(cluster: Cluster, settings: dict[str, str], port: int) -> Iterator[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_backup_that_is_made_amid_faults_goes_on_elsewhere(
+def test_a_backup_made_amid_faults_resumes_elsewhere(
     cluster: Cluster,
     whole: Cluster,
     expected: list[Json],
@@ -164,7 +164,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_run_that_is_ended_at_any_moment_goes_on(tmp_path: Path, calm: list[Json], seed: int) -> None:
+def test_a_run_ended_at_any_moment_resumes(tmp_path: Path, calm: list[Json], seed: int) -> None:
     """With all that it has started, or without; at once, or asked to."""
     chance = Random(seed)
     (tmp_path / "study.json").write_text(json.dumps(grid("run", seconds=0.1)))

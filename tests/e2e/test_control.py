@@ -31,7 +31,7 @@ def slowly(study: dict[str, Any], slow: Path) -> dict[str, Any]:
     return study | {"trainer_args": {**study["trainer_args"], "seconds": 0.2, "slow_while": str(slow)}}
 
 
-def test_a_paused_study_goes_on_where_it_was(stack: Service, slow: Path) -> None:
+def test_a_paused_study_resumes_at_its_last_step(stack: Service, slow: Path) -> None:
     study = stack.submit(slowly(grid("pause"), slow))
     stack.wait_for_step(study, 3)
     assert stack.client.pause(study)["state"] == "paused"
@@ -47,7 +47,7 @@ def test_a_paused_study_goes_on_where_it_was(stack: Service, slow: Path) -> None
     assert curves(stack, study) == curves(stack, undisturbed)
 
 
-def test_pausing_one_study_leaves_the_other_what_they_share(stack: Service, slow: Path) -> None:
+def test_pausing_one_study_keeps_shared_work_for_the_other(stack: Service, slow: Path) -> None:
     shared = slowly(trials("pause-one", ({}, 30)), slow)
     first = stack.submit(shared)
     stack.wait_for_step(first, 2)
@@ -78,7 +78,7 @@ def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> N
     assert again["state"] == "completed"
 
 
-def test_what_a_cancelled_study_trained_serves_the_next(stack: Service) -> None:
+def test_steps_of_a_cancelled_study_serve_the_next(stack: Service) -> None:
     first = stack.submit(trials("heir", ({}, ENDLESS), seconds=0.03))
     stack.wait_for_step(first, 8)
     stack.client.cancel(first)
@@ -88,7 +88,7 @@ def test_what_a_cancelled_study_trained_serves_the_next(stack: Service) -> None:
     assert second["steps"]["executed"] == 5
 
 
-def test_a_cancelled_trial_stops_and_its_siblings_go_on(stack: Service) -> None:
+def test_a_cancelled_trial_stops_and_its_siblings_continue(stack: Service) -> None:
     long = ({"lr": switch(0.1, 0.3, 4)}, ENDLESS)
     study = stack.submit(trials("cancel-trial", ({}, 12), long, seconds=0.03))
     stack.wait_for_step(study, 7)

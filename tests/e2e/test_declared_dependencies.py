@@ -130,7 +130,7 @@ SOBOL = 'tuner={"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4,
         (["preview", "study.yaml", *DRAWN, "--set", SOBOL], "server"),
     ],
 )
-def test_without_extras_it_is_said_what_to_install(alone: Alone, command: list[str], extra: str) -> None:
+def test_without_extras_the_message_names_the_package(alone: Alone, command: list[str], extra: str) -> None:
     done = alone("-m", "stagetree", *command)
     assert (done.returncode, done.stdout) == (2, "")
     needs = rf"stagetree: stagetree {command[0]} needs \w+: pip install 'stagetree\[{extra}\]'"

@@ -86,7 +86,7 @@ def start(command: list[str], folder: Path) -> Command:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_nothing_behind_and_goes_on(running: Command, tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_process_and_resumes(running: Command, tmp_path: Path) -> None:
     end(running, signal.SIGINT, 130, tmp_path)
     again = subprocess.run(running.process.args, capture_output=True, text=True, timeout=MOST, check=False)
     assert again.returncode == 0, again.stderr
@@ -96,7 +96,7 @@ def test_an_interrupted_run_leaves_nothing_behind_and_goes_on(running: Command, 
 
 
 @pytest.mark.slow
-def test_who_interrupts_again_and_again_waits_for_nothing(running: Command) -> None:
+def test_a_repeated_interrupt_ends_the_run_at_once(running: Command) -> None:
     """It left its folder behind."""
     running.process.send_signal(signal.SIGINT)
     assert running.process.stderr is not None

@@ -55,7 +55,7 @@ def test_the_trial_fails_with_its_traceback(stack: Service, moody: Json, mood: s
 
 
 @pytest.mark.slow
-def test_its_siblings_go_on(moody: Json) -> None:
+def test_siblings_of_a_failed_trial_continue(moody: Json) -> None:
     states = [trial["state"] for trial in moody["trials"]]
     assert moody["state"] == "completed"
     assert (states[0], states[-1]) == ("completed", "completed")

@@ -31,7 +31,7 @@ def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> No
 
 
 @pytest.mark.slow
-def test_a_killed_script_goes_on_from_its_last_state(cluster: Cluster, stack: Service) -> None:
+def test_a_killed_script_resumes_from_its_last_state(cluster: Cluster, stack: Service) -> None:
     """One that owns its loop: it is run again from its first line, and told where it stands."""
     lr = {"family": "wsd", "peak": 0.01, "warmup": 5, "decay": {"ratio": 0.25}}
     spec = {"name": "script", "trainer": "script", "trainer_args": {"width": 64, "block": 64}, "metric": "val_loss"}
@@ -88,7 +88,7 @@ def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, ex
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_from_the_dead_is_not_heard(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_zombie_worker_is_fenced_off(cluster: Cluster, expected: list[Json]) -> None:
     study, _ = begin(cluster, "zombie")
     slot, zombie = stop_at_work(cluster, study)
     try:
@@ -186,7 +186,7 @@ def forget_models(cluster: Cluster, tag: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_stage_that_kills_its_process_is_given_up_and_its_siblings_go_on(cluster: Cluster) -> None:
+def test_a_stage_that_kills_its_process_fails_and_its_siblings_continue(cluster: Cluster) -> None:
     bad, good = {"mood": switch("fine", "exit", 4)}, {"mood": switch("fine", "good", 4)}
     study = cluster.run(trials("poison", (good, 8), (bad, 8), (good, 10)))
     assert [trial["state"] for trial in study["trials"]] == ["completed", "failed", "completed"]

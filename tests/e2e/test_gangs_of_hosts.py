@@ -58,7 +58,7 @@ def test_parameters_that_two_machines_divide_have_the_values_of_one_slot(apart: 
 
 
 @pytest.mark.parametrize("lost", ["the leader", "a member"])
-def test_a_lost_machine_is_charged_to_nobody(apart: Cluster, lost: str) -> None:
+def test_a_lost_machine_counts_against_no_trial(apart: Cluster, lost: str) -> None:
     expected = curves(apart, apart.run(study("alone", 0.0, ranks=1))["study"])
     going = apart.submit(study(f"{lost} is lost", 0.3, ranks=2, check=False, max_restarts=0))
     leader = str(wait_for("a stage under way", lambda: busy_slots(apart, going))[0])

@@ -121,7 +121,7 @@ def test_ctrl_c_leaves_the_service_up_and_nothing_is_left_behind(tmp_path: Path)
 
 
 @pytest.mark.night
-def test_a_run_that_is_killed_three_times_in_a_stage_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_three_times_in_a_stage_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty battery or a machine that is taken away does not poison a trial."""
     begun = tmp_path / "begun"
     step = f"open({str(begun)!r}, 'a').write('x'); import time; time.sleep(0.5); self.n += self.lr"
@@ -158,7 +158,7 @@ def test_a_cell_that_starts_a_service_may_be_run_again_and_another_program_may_n
         stagetree.Client(second.url, retries=0).slots()
 
 
-def test_what_cannot_be_started_is_said_in_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_start_is_reported_in_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StagetreeError, match=f"File exists: '{tmp_path / 'file'}'"):
         stagetree.local(slots=1, dir=tmp_path / "file")

@@ -37,7 +37,7 @@ def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Jso
 
 
 @pytest.mark.parametrize("kind", [pytest.param("refuse", marks=pytest.mark.slow), "freeze"])
-def test_a_broker_that_is_away(cluster: Cluster, expected: list[Json], kind: str) -> None:
+def test_a_broker_outage(cluster: Cluster, expected: list[Json], kind: str) -> None:
     study, _ = begin(cluster, f"broker-{kind}")
     with cluster.fault("broker", kind):
         assert cluster.client.study(study)  # no request waits for the broker
@@ -77,7 +77,7 @@ def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
         "truncated",
     ],
 )
-def test_a_store_that_is_away(cluster: Cluster, expected: list[Json], how: str) -> None:
+def test_a_store_outage(cluster: Cluster, expected: list[Json], how: str) -> None:
     study, _ = begin(cluster, f"store-{how}")
     with bad_store(cluster, how):
         time.sleep(MISSING if how == "404" else 6)
@@ -101,7 +101,7 @@ def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluste
     "server",
     ["database", "broker", "store"],
 )
-def test_whoever_is_asked_to_end_does(cluster: Cluster, server: str) -> None:
+def test_processes_end_at_sigterm(cluster: Cluster, server: str) -> None:
     study, slot = begin(cluster, f"end-{server}")
     names = (slot, "api", "scheduler")
     with cluster.fault(server, "freeze"):

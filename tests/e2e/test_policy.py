@@ -20,7 +20,7 @@ TWENTY = [({"lr": switch(0.1, 0.2 + number / 100, 4)}, 6) for number in range(20
 """Trials that share the first four of their six steps."""
 
 
-def test_one_error_in_a_trunk_of_twenty_trials_fails_nobody(stack: Service, tmp_path: Path) -> None:
+def test_one_error_in_a_trunk_of_twenty_trials_fails_no_trial(stack: Service, tmp_path: Path) -> None:
     hiccup = [({**hp, "mood": "hiccup"}, steps) for hp, steps in TWENTY]
     spec = trials("hiccup", *hiccup)
     spec["trainer_args"]["journal"] = str(tmp_path / "journal")
@@ -63,7 +63,7 @@ def test_a_sick_slot_beside_a_sound_one_fails_no_trial(unwell: Cluster) -> None:
     assert {slots[failure["chain"]] for failure in unwell.facts(study["study"], "StageFailed")} == {"gpu1"}
 
 
-def test_a_step_that_sleeps_for_ever_is_ended_and_the_others_go_on(unwell: Cluster) -> None:
+def test_a_hanging_step_is_ended_and_others_continue(unwell: Cluster) -> None:
     hangs = ({"mood": switch("fine", "sleep", 4)}, 6)
     study = unwell.run(trials("sleep", *TWENTY[:3], hangs, max_restarts=0))
     assert [trial["state"] for trial in study["trials"]] == ["completed"] * 3 + ["failed"]

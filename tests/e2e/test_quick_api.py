@@ -189,7 +189,7 @@ def test_every_answer_is_quick_and_leaves_little_behind(server: Server, previewi
     assert server.megabytes < MOST_MEGABYTES
 
 
-def test_a_reader_has_one_computation_and_others_go_on(server: Server, previewing: None) -> None:
+def test_a_reader_has_one_computation_and_delays_no_other(server: Server, previewing: None) -> None:
     busy = server.client(Scope.READ).post(f"{API}/studies:preview", json=STUDY)
     assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")
     assert "try again later" in busy.json()["detail"]

@@ -69,7 +69,7 @@ def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service
 
 
 @pytest.mark.parametrize("lost", [pytest.param("the leader", marks=pytest.mark.slow), "a member"])
-def test_a_lost_slot_is_charged_to_nobody(cluster: Cluster, whole: Cluster, stack: Service, lost: str) -> None:
+def test_a_lost_slot_counts_against_no_trial(cluster: Cluster, whole: Cluster, stack: Service, lost: str) -> None:
     expected = curves(stack, stack.run(study("alone", 0.0, ranks=1))["study"])
     going = cluster.submit(study(f"lost {lost}", 0.3, ranks=2, check=False, max_restarts=0))
     cluster.wait_for_event(going, "ChainAssigned", proof=None)

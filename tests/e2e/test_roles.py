@@ -49,7 +49,7 @@ def owned(postgres_url: str) -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("role", OF.values())
-def test_whoever_may_write_is_ready(owned: Database, postgres_url: str, role: str) -> None:
+def test_every_role_that_may_write_is_ready(owned: Database, postgres_url: str, role: str) -> None:
     """`/readyz` deleted from a table that the role of the API may only read: it was 503 for ever."""
     theirs = Database(as_role(postgres_url, role))
     try:

@@ -29,7 +29,7 @@ def test_a_program_of_the_guide(
     assert all(trial["state"] == "completed" for trial in shown["trials"])
 
 
-def test_the_example_tuner_does_what_its_figure_says(stack: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_tuner_has_its_stated_effect(stack: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 trials for 5 steps, of which the better 4 are trained on to 10."""
     from stagetree import Space, Study
 

@@ -173,7 +173,7 @@ PICTURES = NUMBERS + TRAINER.replace(
 
 
 @pytest.mark.slow
-def test_a_picture_that_joins_a_data_set_is_said(folder: Path) -> None:
+def test_a_file_added_to_a_data_set_is_reported(folder: Path) -> None:
     """Processes of the loader read it, and close their files."""
     (folder / "trainer.py").write_text(PICTURES)
     data = folder / "data"
@@ -362,9 +362,7 @@ def test_a_check_names_what_the_study_leaves_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_leases
-def test_an_input_that_does_not_answer_holds_nobody_else_and_its_study_can_be_cancelled(
-    stack: Service, tmp_path: Path
-) -> None:
+def test_a_blocked_input_delays_no_other_study_and_its_own_can_be_cancelled(stack: Service, tmp_path: Path) -> None:
     """It took every slot of every project, and nothing showed it."""
     data, slow = tmp_path / "data.txt", tmp_path / "slow"
     data.write_text("one")

@@ -30,7 +30,7 @@ def linux_free_environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_study_runs_to_its_end_without_what_only_linux_has(tmp_path: Path) -> None:
+def test_a_study_completes_without_linux_features(tmp_path: Path) -> None:
     environment = linux_free_environment(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(grid("elsewhere")))
     command = [sys.executable, "-P", "-m", "stagetree", "run", "study.yaml", "--slots", "1", "-o", "json"]
@@ -44,7 +44,7 @@ def test_a_study_runs_to_its_end_without_what_only_linux_has(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_tests_of_training_processes_pass_without_what_only_linux_has(tmp_path: Path) -> None:
+def test_tests_of_training_processes_pass_without_linux_features(tmp_path: Path) -> None:
     files = [str(ROOT / "tests" / "runtime" / f"test_{name}.py") for name in RUNTIME]
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"not {MEASURES_MEMORY}"]
     done = subprocess.run(

@@ -86,7 +86,7 @@ def test_messages_that_are_none_are_dropped(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_messages_for_a_scheduler_that_is_away_do_not_pile_up(cluster: Cluster) -> None:
+def test_messages_for_a_stopped_scheduler_are_merged(cluster: Cluster) -> None:
     cluster.kill("scheduler")
     try:
         study = cluster.submit(trials("pile", ({}, 6)))

@@ -54,7 +54,7 @@ def registered() -> Iterator[type[Tuner]]:
 
 
 @pytest.mark.parametrize("sentence", WRONG)
-def test_what_cannot_be_put_on_record_ends_the_study_alone(registered: Any, sentence: str) -> None:
+def test_actions_that_cannot_be_recorded_end_only_their_study(registered: Any, sentence: str) -> None:
     registered.wanted = WRONG[sentence]
     world = simulator(spec({"kind": "custom", "name": "wanting"}), slots=2)
     world.submit(OTHER, spec({"kind": "random", "num_trials": 2, "max_steps": 3}).to_json())
@@ -67,5 +67,5 @@ def test_what_cannot_be_put_on_record_ends_the_study_alone(registered: Any, sent
 @pytest.mark.parametrize(
     "wanted", [NewTrial(steps=3, reason={"rung": 0, "loss": 1e308}), Extend(trial=0, steps=10**18)]
 )
-def test_what_can_be_put_on_record_is_for_the_domain_to_judge(wanted: Next) -> None:
+def test_recordable_actions_are_validated_by_the_domain(wanted: Next) -> None:
     check_action(wanted)

@@ -147,7 +147,7 @@ def test_a_cancelled_trial_does_not_count_unless_it_went_up() -> None:
     assert wanted(table) is None
 
 
-def test_without_an_end_rungs_go_on() -> None:
+def test_rungs_are_endless_without_max_steps() -> None:
     table = Table({"kind": "asha", "num_trials": 8, "min_steps": 1, "reduction_factor": 2})
     for _ in range(8):
         table.ask()

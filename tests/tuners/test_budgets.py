@@ -79,7 +79,7 @@ def test_decide_lets_nothing_begin_beyond_the_budget_and_ends_nothing_before_it(
         scene.give(c.EndStudy(study=study, reason=ending, at=1.0))
 
 
-def test_others_go_on_with_what_a_study_has_no_steps_left_for() -> None:
+def test_other_studies_continue_work_that_a_budget_does_not_cover() -> None:
     world = simulator(spec(GRID, space=LADDER, max_total_steps=15), slots=2)
     world.submit(StudyId("other"), spec(GRID, space=LADDER).to_json())
     world.run()
@@ -106,7 +106,7 @@ def test_seconds_of_slots_are_up_though_nothing_happens() -> None:
     assert ending_text(scene.study()) == "max_slot_seconds are used up: 60 seconds of slots"
 
 
-def test_reopened_it_goes_on_without_its_budget() -> None:
+def test_a_reopened_study_continues_without_its_budget() -> None:
     tuner = {"kind": "random", "num_trials": 4, "max_steps": 5}
     world = simulator(spec(tuner, max_total_steps=7), slots=1)
     world.run()
@@ -118,7 +118,7 @@ def test_reopened_it_goes_on_without_its_budget() -> None:
     assert replay(numbered(world.events), STUDY).identical
 
 
-def test_a_preview_says_where_it_will_end() -> None:
+def test_a_preview_gives_the_end_of_the_budget() -> None:
     study = spec(GRID, space=LADDER, max_total_steps=40, max_slot_seconds=4.0)
     found = preview(study, slots=1)["budget"]
     assert found == {"ends": {"by": "max_total_steps", "steps": 40, "trials": 1}, "seconds_per_step": 0.1}

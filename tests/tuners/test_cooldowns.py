@@ -109,7 +109,7 @@ def test_every_decision_is_the_papers_with_the_values_of_cooldowns(case: str, se
 # ------------------------------------------------------------------------------------------------------------ by hand
 
 
-def test_a_trial_is_ranked_by_its_cooldown_and_goes_on_from_before_it() -> None:
+def test_a_trial_is_ranked_by_its_cooldown_and_resumes_before_it() -> None:
     table = Table(COOLED)
     for _ in range(3):
         assert isinstance(table.ask(), NewTrial)
@@ -188,7 +188,7 @@ def test_a_cooldown_begins_as_its_trunk_and_never_rises(lr: dict[str, Any], at: 
     assert tail[0] == trunk.at(at) and tail[-1] == min(final, trunk.at(at))  # type: ignore[type-var]
 
 
-def test_what_cannot_fall_is_said() -> None:
+def test_rates_that_cannot_decay_are_reported() -> None:
     with pytest.raises(SequenceError, match="must be a number at step 3, where its cooldown begins, got 'adam'"):
         cooldown_hp({"lr": "adam"}, 3, 2, falling=["lr"], shape="linear", final=0)
     with pytest.raises(SequenceError, match="must have what falls in a cooldown in every configuration, got bs"):

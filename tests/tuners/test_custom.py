@@ -47,7 +47,7 @@ def file(folder: Path, text: str, name: str = "halving.py") -> str:
     return str(path)
 
 
-def test_what_the_page_builds_passes_the_suite(halving: str) -> None:
+def test_the_guides_tuner_passes_the_suite(halving: str) -> None:
     answer = CliRunner().invoke(cli, ["check-tuner", halving])
     assert answer.exit_code == 0, answer.output
     printed = next(block.text for block in blocks(DOCS / "tuners" / "writing.md") if block.language == "text")
@@ -91,7 +91,7 @@ def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_pa
 
 
 @pytest.mark.parametrize("name", [name for name in PAGE if name and name.endswith(".yaml")])
-def test_a_study_goes_on_with_its_own_version_only(halving: str, name: str) -> None:
+def test_a_study_continues_only_with_its_own_version(halving: str, name: str) -> None:
     fields: dict[str, Any] = yaml.safe_load(PAGE[name])
     with pytest.raises(SpecError, match=r"registered on this server \(none\), got 'one-halving'"):
         pin_version(StudySpec.from_dict(fields).to_json())
@@ -144,7 +144,7 @@ FLAWED = {
 
 
 @pytest.mark.parametrize("flaw", FLAWED)
-def test_what_is_wrong_with_a_tuner_is_said(tmp_path: Path, flaw: str) -> None:
+def test_problems_of_a_tuner_are_reported(tmp_path: Path, flaw: str) -> None:
     path = file(tmp_path, f'{BASE}\nclass Wrong(Tuner):\n    name = "wrong"{FLAWED[flaw]}')
     found = [verdict.flaw for verdict in check("wrong", load(path)["wrong"]) if verdict.flaw]
     assert any(flaw in each for each in found), found
@@ -159,7 +159,7 @@ def test_what_is_wrong_with_a_tuner_is_said(tmp_path: Path, flaw: str) -> None:
         ("import nothing_of_that_name", "cannot be run: ModuleNotFoundError"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_said(tmp_path: Path, text: str, sentence: str) -> None:
+def test_an_unusable_file_is_reported(tmp_path: Path, text: str, sentence: str) -> None:
     path = file(tmp_path, text)
     with pytest.raises(TunerFileError, match=sentence):
         register([path])

@@ -65,7 +65,7 @@ def test_an_eager_tuner_starts_many_at_once_and_promotes_one_by_one() -> None:
     assert observing(study).suggest(1) == ()
 
 
-def test_what_is_suggested_changes_nothing() -> None:
+def test_enqueued_trials_change_no_decision() -> None:
     study = simulator(spec(ASHA)).plan.studies[STUDY]
     driver = observing(study)
     assert driver.suggest(3) == driver.suggest(3) == observing(study).suggest(3) != ()
@@ -83,7 +83,7 @@ class BrokenSampler(NonAdaptive):
         raise ZeroDivisionError("no draw is left")
 
 
-def test_what_tuner_and_sampler_raise_is_their_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_tuner_and_sampler_fail_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     study = simulator(spec(ASHA)).plan.studies[STUDY]
     driver = TunerDriver(study.spec.json, sampler=BrokenSampler())
     driver.observe(study)

@@ -128,7 +128,7 @@ def test_trials_of_users_count() -> None:
     assert world.plan.studies[STUDY].ending["by"] == "target"
 
 
-def test_reopened_it_goes_on_without_what_ended_it() -> None:
+def test_a_reopened_study_continues_without_its_limit() -> None:
     world = measured(0.5, *[0.9] * 20, patience=3, target=0.1)
     study = world.plan.studies[STUDY]
     assert study.ending["by"] == "patience"
@@ -139,7 +139,7 @@ def test_reopened_it_goes_on_without_what_ended_it() -> None:
     assert replay(numbered(world.events), STUDY).identical
 
 
-def test_what_another_study_found_counts_result_by_result() -> None:
+def test_results_of_another_study_count_one_by_one() -> None:
     """A grid asks for all of it at once. Where the results exist already, it ends with the one that ends it."""
     tuner, space = {"kind": "grid", "max_steps": 2}, {"lr": [number / 10 for number in range(1, 13)]}
     world = simulator(spec(tuner, space=space), slots=1, name=StudyId("before"))

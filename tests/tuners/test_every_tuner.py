@@ -280,7 +280,7 @@ def test_max_of_a_metric_is_min_of_its_opposite(tuner: dict[str, Any]) -> None:
 
 
 @EVERY
-def test_fewer_configurations_than_asked_for(tuner: dict[str, Any]) -> None:
+def test_fewer_configurations_than_requested(tuner: dict[str, Any]) -> None:
     sampled = tuner if tuner["kind"] in ("grid", "random") else tuner | {"sampler": "grid"}
     study = spec({**sampled, **({"fixed": []} if "fixed" in tuner else {})}, space={"lr": [0.1, 0.2, 0.3]})
     world = run(study, 1)

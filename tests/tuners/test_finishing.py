@@ -61,7 +61,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
 @EVERY
 @max_examples(5)
 @given(seed=st.integers(0, 10**6))
-def test_it_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> None:
+def test_finishing_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> None:
     """On one slot, the tuner decides as without it; but some trials are stopped later, or not."""
 
     def decided(fields: dict[str, Any]) -> list[Any]:
@@ -79,7 +79,7 @@ def test_it_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> 
 @EVERY
 @max_examples(5)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_it_lives_with_failures_and_cancelled_trials(tuner: dict[str, Any], seed: int, data: Any) -> None:
+def test_finishing_works_with_failed_and_cancelled_trials(tuner: dict[str, Any], seed: int, data: Any) -> None:
     world = simulator(spec(tuner | {"max_steps": MOST, "finish_best": 2}), slots=2, measure=losses(seed, nans=0.2))
     for _ in range(2000):
         study = world.plan.studies[STUDY]
@@ -94,7 +94,7 @@ def test_it_lives_with_failures_and_cancelled_trials(tuner: dict[str, Any], seed
 
 
 @pytest.mark.parametrize("kind", ["asha", "async_hyperband", "median", "bandit", "asha: brackets"])
-def test_reopened_it_finishes_the_best_once_more(kind: str) -> None:
+def test_a_reopened_study_finishes_the_best_again(kind: str) -> None:
     world = simulator(spec(KINDS[kind] | {"max_steps": MOST, "finish_best": 1}), slots=2, measure=losses(1))
     world.run()
     world.give(c.ReopenStudy(study=STUDY, trials=40, at=0.0))

@@ -39,17 +39,17 @@ def proof(trials: int, p_if: tuple[float, float], rate: float = 0.5) -> Forecast
     return found
 
 
-def test_who_tells_them_apart_is_proven() -> None:
+def test_a_discriminating_forecast_is_proven() -> None:
     assert proof(40, (0.1, 0.9)).is_given
 
 
-def test_who_promises_all_too_much_is_not() -> None:
+def test_an_overconfident_forecast_is_not_proven() -> None:
     """Mean p 0.27, and 4 of 100 come true: as it was on recorded studies, and shown to users."""
     found = proof(100, (0.27, 0.27), rate=0.04)
     assert found.next.number >= ENOUGH_NEXT and found.ended >= ENOUGH_ENDED and not found.is_given
 
 
-def test_who_says_the_base_rate_is_no_better_than_it() -> None:
+def test_a_constant_forecast_is_no_better_than_the_base_rate() -> None:
     assert not proof(100, (0.5, 0.45)).is_given
 
 
@@ -91,7 +91,7 @@ def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
     assert found.next.verdicts_score == 0 and not found.is_given
 
 
-def test_what_ended_settles_nothing_and_a_judgement_without_a_claim_neither() -> None:
+def test_ended_trials_and_judgements_without_a_claim_settle_nothing() -> None:
     found = ForecastProof("accuracy", -1.0, END)
     found.observe(TrialEvent(TrialEventKind.PRIORITIZE, 0, 5, reason={"class": "opportunistic", "p": 0.3}))
     found.observe(result(1, 5, 0.4))

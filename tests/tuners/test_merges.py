@@ -79,7 +79,7 @@ def test_weights_by_hand() -> None:
 # ------------------------------------------------------------------------------------------------------------ by hand
 
 
-def test_a_trial_is_ranked_by_the_mean_of_its_states_and_goes_on_from_its_own() -> None:
+def test_a_trial_is_ranked_by_the_mean_of_its_states_and_resumes_from_its_own() -> None:
     table = Table(MERGED)
     for _ in range(3):
         assert isinstance(table.ask(), NewTrial)
@@ -172,7 +172,7 @@ def test_equal_trials_of_two_studies_share_their_means() -> None:
 
 
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 3))
-def test_whatever_is_lost_the_states_stay_until_their_mean_is_there(seed: int, slots: int) -> None:
+def test_states_stay_until_their_mean_is_computed_under_losses(seed: int, slots: int) -> None:
     """A state is not released before its mean is computed. A lost state is trained again, to the same value."""
     world = simulator(spec(MERGED), slots=slots, faults=faults(seed, lose=0.1, fail=0.05))
     study = world.plan.studies[STUDY]

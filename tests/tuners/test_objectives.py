@@ -285,7 +285,7 @@ def test_a_violation_is_the_excess_in_parts_of_the_bound(
 @pytest.mark.parametrize(
     "text", ["", "a", "a == 1", "a.b <= 1", "f(a) <= 1", "a <= 1 and b <= 1", "1 <= 2", "a <= 1/0"]
 )
-def test_what_is_no_constraint_is_refused(text: str) -> None:
+def test_invalid_constraints_are_refused(text: str) -> None:
     with pytest.raises(SequenceError):
         read_constraint(text)
 

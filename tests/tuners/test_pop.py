@@ -191,7 +191,7 @@ def test_time_is_up() -> None:
     assert {event.reason.get("over") for event in found.history if event.kind == TrialEventKind.STOP} == {"time"}
 
 
-def test_who_cannot_make_it_in_time_is_poor() -> None:
+def test_a_trial_that_cannot_reach_the_target_in_time_is_poor() -> None:
     world = play(POP | {"target": 0.84, "max_time": 6})
     found = world.plan.studies[STUDY]
     assert all(trial.steps <= 6 for trial in found.trials)
@@ -280,7 +280,7 @@ def test_a_judgement_says_how_many_trials_have_the_same_value() -> None:
 
 
 @pytest.mark.slow
-def test_without_proof_p_ends_nobody() -> None:
+def test_unproven_p_ends_no_trial() -> None:
     """No trial seems to get there: that may be so, or the model does not fit the curves here."""
     found = run(POP | {"target": 0.99}, slots=2)
     stops = [event for event in found.history if event.kind == TrialEventKind.STOP]
@@ -309,7 +309,7 @@ def test_only_a_proven_p_ends_a_trial_and_never_the_best_of_a_step(order_by: str
 
 
 @pytest.mark.slow
-def test_keep_top_of_1_ends_nobody() -> None:
+def test_keep_top_of_1_ends_no_trial() -> None:
     tuner = POP | {"num_trials": 30, "lower_bound": 0.5, "keep_top": 1.0}
     found = run(tuner, measure=wobbling, space=MANY)
     assert {trial.steps for trial in found.trials} == {20}
@@ -368,7 +368,7 @@ def test_each_judgement_has_its_numbers(order_by: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order_by", ["rank_at_step", "rank", "p"])
-def test_the_priority_of_a_promising_trial_is_what_it_is_ordered_by(order_by: str) -> None:
+def test_the_priority_of_a_promising_trial_follows_order_by(order_by: str) -> None:
     world = play(POP | {"target": 0.84, "order_by": order_by})
     found = world.plan.studies[STUDY]
     for event in world.events:
@@ -444,7 +444,7 @@ def test_a_recorded_context_is_the_one_that_was_looked_at() -> None:
 EARLY = {"kind": "early_term", "num_trials": 12, "max_steps": 20, "boundary": 5, "bounds": [0, 1]}
 
 
-def test_early_term_ends_who_will_not_come_to_the_best_seen() -> None:
+def test_early_term_ends_trials_that_will_not_reach_the_best() -> None:
     found = run(EARLY | {"delta": 0.2}, eval_every=1)
     stopped = [event for event in found.history if event.kind == TrialEventKind.STOP]
     assert stopped and all(event.reason["p"] < event.reason["delta"] == 0.2 for event in stopped)
@@ -457,11 +457,11 @@ def test_early_term_decides_at_boundaries_alone() -> None:
     assert all(trial.requested_steps == [1, 2, 3, 4, 5] for trial in found.trials)
 
 
-def test_too_few_evaluations_end_nobody() -> None:
+def test_too_few_evaluations_end_no_trial() -> None:
     found = run(EARLY | {"delta": 1})
     assert {trial.steps for trial in found.trials} == {20}, "of 5, 10 and 15 steps: there is no fourth before the end"
 
 
-def test_early_term_with_delta_0_ends_nobody() -> None:
+def test_early_term_with_delta_0_ends_no_trial() -> None:
     found = run(EARLY | {"delta": 0})
     assert {trial.state for trial in found.trials} == {"completed"}

@@ -24,13 +24,13 @@ def test_later_on_high_confidence_deserves_more() -> None:
     assert (pools.threshold, pools.effective, pools.slots) == (0.8, 3.2, 3)
 
 
-def test_nobody_is_promising_where_there_is_no_slot_for_them() -> None:
+def test_no_trial_is_promising_without_a_slot() -> None:
     assert divide([], slots=4) == NO_POOLS
     assert divide([0.1, 0.05], slots=2) == NO_POOLS
     assert divide([0.0, 0.0], slots=2) == NO_POOLS
 
 
-def test_one_slot_goes_to_whoever_is_likelier_to_get_there_than_not() -> None:
+def test_one_slot_goes_to_a_trial_with_a_chance_above_one_half() -> None:
     assert divide([0.6, 0.2], slots=1).threshold == 0.6
     assert divide([0.4, 0.2], slots=1) == NO_POOLS
 

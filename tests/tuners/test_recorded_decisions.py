@@ -23,7 +23,7 @@ for name, *written in map(json.loads, GOLDEN.read_text().splitlines()):
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_what_was_decided_is_derived_again(name: str) -> None:
+def test_decisions_are_derived_again(name: str) -> None:
     found = replay(numbered(LOGS[name]), STUDY)
     assert found.identical, found.difference
     assert found.decisions > 50 and found.plan.studies[STUDY].is_final

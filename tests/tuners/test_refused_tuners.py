@@ -66,7 +66,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("tuner", "space", "field", "problem"), CASES)
-def test_it_is_refused_with_the_field(tuner: dict[str, Any], space: Any, field: str, problem: str) -> None:
+def test_a_refused_tuner_names_the_field(tuner: dict[str, Any], space: Any, field: str, problem: str) -> None:
     spec = study(tuner, **space).fill_in(0)
     with pytest.raises(SpecError) as refused:
         check_tuner(spec)
@@ -74,7 +74,7 @@ def test_it_is_refused_with_the_field(tuner: dict[str, Any], space: Any, field: 
     assert found.field == field and problem in found.problem and "\n" not in found.problem
 
 
-def test_random_trials_leave_out_what_has_no_end() -> None:
+def test_random_trials_skip_endless_values() -> None:
     check_tuner(study({"kind": "random", "num_trials": 4, "sampling_seed": 0, "distinct": False}, **LR_AND_ITS_LENGTH))
 
 

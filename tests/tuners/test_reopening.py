@@ -21,7 +21,7 @@ OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in S
 @pytest.mark.slow
 @pytest.mark.parametrize("tuner", GROWING.values(), ids=GROWING)
 @drawn(seed=SEEDS, slots=st.sampled_from([1, 4]))
-def test_it_goes_on_and_what_was_decided_stands(tuner: dict[str, Any], seed: int, slots: int) -> None:
+def test_a_reopened_study_keeps_earlier_decisions(tuner: dict[str, Any], seed: int, slots: int) -> None:
     world = run(study_of(tuner, "apart"), seed, slots=slots)
     study = world.plan.studies[STUDY]
     before, trials = list(study.history), len(study.trials)

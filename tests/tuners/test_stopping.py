@@ -97,7 +97,7 @@ def test_the_best_counts_even_if_it_is_long_ago() -> None:
     assert verdict(table, 1, 0.9) == "end"
 
 
-def test_nobody_is_stopped_before_min_steps() -> None:
+def test_no_trial_is_stopped_before_min_steps() -> None:
     table = started(MEDIAN | {"grace_period": 20, "min_trials": 1}, 2)
     assert [verdict(table, 0, 0.1), verdict(table, 1, 0.9)] == ["on", "on"]
     assert [verdict(table, 0, 0.1), verdict(table, 1, 0.9)] == ["on", "stop"]

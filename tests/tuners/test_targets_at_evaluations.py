@@ -57,7 +57,7 @@ def test_the_first_evaluation_as_good_as_the_target_ends_the_study(
     longer=st.sampled_from([1, 3]),
 )
 @example(tuner=TUNERS[2], seed=0, slots=1, target=1.1, longer=3)
-def test_what_another_study_evaluated_ends_it_at_once(
+def test_a_known_evaluation_at_the_target_ends_the_study_at_once(
     tuner: dict[str, Any], seed: int, slots: int, target: float, longer: int
 ) -> None:
     """Several trials may be started at once, and the first of them may have reached the target long ago."""
@@ -145,7 +145,7 @@ def test_the_trial_whose_evaluation_ended_the_study_is_shown_as_completed() -> N
     )
 
 
-def test_reopened_it_goes_on_without_its_target() -> None:
+def test_a_reopened_study_continues_without_its_target() -> None:
     world = searched(ASHA, 3, 2, target=0.9, **BY_EVALUATIONS)
     world.give(c.ReopenStudy(study=STUDY, trials=12, at=world.now))
     world.run()
@@ -182,7 +182,7 @@ def test_where_evaluations_cannot_reach_it(fields: dict[str, Any], problem: str)
         spec(study.pop("tuner"), **study)
 
 
-def test_it_is_filled_in_at_the_submission() -> None:
+def test_the_target_is_completed_at_the_submission() -> None:
     written = spec(ASHA, target=0.5, value="best")
     submitted = written.fill_in(sampling_seed=3)
     assert (written.target_at, submitted.target_at) == (None, "evaluations")

@@ -236,7 +236,7 @@ def test_a_tuner_without_rungs_has_no_ties() -> None:
     assert listed.fill_in(sampling_seed=3) == listed
 
 
-def test_a_study_is_known_again_by_what_its_user_wrote() -> None:
+def test_a_study_is_recognised_by_its_users_file() -> None:
     """A recorded study of 0.1.0 as well as one with its values filled in."""
     written = spec(HALVING["asha"])
     for recorded in (written, written.fill_in(sampling_seed=3)):

@@ -113,7 +113,7 @@ def test_hopeless_trials_end_under_any_tuner_and_fewer_steps_are_run(tuner: dict
 
 
 @EVERY
-def test_where_nobody_is_hopeless_the_tuner_decides_as_it_would_alone(tuner: dict[str, Any]) -> None:
+def test_without_hopeless_trials_the_tuner_decides_alone(tuner: dict[str, Any]) -> None:
     def asked(found: Study) -> list[int]:
         return [trial.steps for trial in found.trials]
 
@@ -140,7 +140,7 @@ def crossing(node: Node, step: int) -> e.Metrics:
     return {"accuracy": end * (1 - math.exp(-step / (60 * end**3)))}
 
 
-def test_asha_by_prediction_promotes_who_is_behind_and_will_be_ahead() -> None:
+def test_asha_by_prediction_promotes_trials_that_will_be_ahead() -> None:
     tuner = {"kind": "asha", "num_trials": 60, "min_steps": 16, "max_steps": 80, "eta": 4}
     by_result = run(study(tuner), measure=crossing)
     by_prediction = run(study(tuner | {"promote_by": "predicted", "bounds": [0, 1]}), measure=crossing)
@@ -213,7 +213,7 @@ def at(event: TrialEvent) -> tuple[int, int]:
         ({"kind": "pop", "num_trials": 4, "max_steps": 8, "order_by": "luck"}, {}, "tuner.order_by"),
     ],
 )
-def test_what_is_no_part_is_refused_in_a_sentence(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
+def test_unknown_parts_are_refused_in_a_sentence(tuner: dict[str, Any], fields: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as refused:
         spec(tuner, space=SPACE, **fields)
     (problem,) = refused.value.problems

@@ -73,7 +73,7 @@ def test_a_sibling_on_the_same_machine_reads_nothing_of_the_bucket(remote: Bucke
     assert remote.reads == []
 
 
-def test_what_another_machine_wrote_is_read_once(remote: Bucket, cache: Path, tmp_path: Path) -> None:
+def test_states_of_another_machine_are_read_once(remote: Bucket, cache: Path, tmp_path: Path) -> None:
     stored = write_state(slot(remote, tmp_path / "other"), "plan/node/3", IMAGE)
     assert [read(slot(remote, cache), stored) for _ in range(3)] == [IMAGE] * 3
     assert remote.reads == [stored.key]
@@ -95,7 +95,7 @@ def test_a_damaged_object_is_unreadable_all_the_same(remote: Bucket, cache: Path
         read(slot(remote, cache), stored)
 
 
-def test_what_is_deleted_has_no_copy(remote: Bucket, cache: Path) -> None:
+def test_deleted_states_have_no_copy(remote: Bucket, cache: Path) -> None:
     checkpoints = slot(remote, cache)
     stored = write_state(checkpoints, "plan/node/3", IMAGE)
     checkpoints.delete(stored.key)
@@ -114,7 +114,7 @@ def test_an_upload_that_fails_leaves_no_copy(remote: Bucket, cache: Path) -> Non
     assert copies(cache) == []
 
 
-def test_a_reader_who_gives_up_leaves_no_copy(remote: Bucket, cache: Path, tmp_path: Path) -> None:
+def test_an_aborted_read_leaves_no_copy(remote: Bucket, cache: Path, tmp_path: Path) -> None:
     stored = write_state(slot(remote, tmp_path / "other"), "plan/node/3", IMAGE)
     reading = CachedStore(remote, cache, 10**6).read(stored.key)
     next(reading)
@@ -151,7 +151,7 @@ def test_a_full_disk_does_no_harm(remote: Bucket, cache: Path, monkeypatch: pyte
     assert copies(cache) == []
 
 
-def test_what_lies_beside_the_copies_is_not_ours(remote: Bucket, cache: Path) -> None:
+def test_other_files_beside_the_copies_stay(remote: Bucket, cache: Path) -> None:
     cache.mkdir()
     (cache / "thesis.tex").write_bytes(bytes(10**5))
     os.utime(cache / "thesis.tex", (0, 0))

@@ -45,7 +45,7 @@ class Reading:
 
 
 @pytest.mark.parametrize("error", [AWAY, FULL, BAD])
-def test_what_passes_is_waited_for_and_said_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_temporary_outages_are_waited_for_and_reported_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(*[error] * 6)
     reading.run().close()
     assert caplog.messages == [f"waiting for a checkpoint: {error}"]
@@ -62,7 +62,7 @@ def seconds_until_it_is_given_up(errors: Iterable[Exception]) -> float:
     return reading.clock.now() - begun_at
 
 
-def test_what_stays_bad_is_given_up_after_a_while() -> None:
+def test_lasting_failures_are_given_up() -> None:
     assert STRIKE <= seconds_until_it_is_given_up([BAD] * 100) < 2 * STRIKE
 
 
@@ -71,7 +71,7 @@ def test_whoever_was_ill_in_between_is_believed_after_that_while_anew() -> None:
     assert seconds_until_it_is_given_up(ill) > seconds_until_it_is_given_up([BAD] * 8 + [BAD] * 100)
 
 
-def test_what_nobody_wants_any_more_is_not_waited_for() -> None:
+def test_unneeded_states_are_not_waited_for() -> None:
     class Unwanted(Exception):
         pass
 
@@ -84,7 +84,7 @@ def test_what_nobody_wants_any_more_is_not_waited_for() -> None:
     assert reading.said == []
 
 
-def test_what_several_begin_with_is_read_once_and_held_until_all_have_begun() -> None:
+def test_a_shared_first_state_is_read_once_and_held_until_all_began() -> None:
     read = list[State]()
 
     class Reader:

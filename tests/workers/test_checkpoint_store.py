@@ -41,7 +41,7 @@ def contents(state: State) -> bytes:
 
 
 @pytest.mark.slow
-def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectStore) -> None:
+def test_states_are_read_with_the_hash_of_all_parts(store: ObjectStore) -> None:
     checkpoints, state = CheckpointStore(store), State.from_bytes(BIG)
     stored = checkpoints.write("plan/node/3", state)
     assert stored.key.startswith("plan/node/3-")
@@ -50,7 +50,7 @@ def test_what_was_written_is_read_with_the_hash_of_all_its_parts(store: ObjectSt
     assert contents(state) == BIG  # it stays the caller's
 
 
-def test_what_is_not_there_or_not_the_same_is_unreadable(store: ObjectStore) -> None:
+def test_missing_and_changed_states_are_unreadable(store: ObjectStore) -> None:
     checkpoints = CheckpointStore(store)
     stored = write_state(checkpoints, "plan/node/3", b"state")
     with pytest.raises(CheckpointUnreadable, match="damaged"):
@@ -97,7 +97,7 @@ def test_an_object_that_broke_off_does_not_exist(store: ObjectStore) -> None:
         list(store.read("key"))
 
 
-def test_what_is_there_is_listed_with_its_size_and_age(store: ObjectStore) -> None:
+def test_states_are_listed_with_size_and_age(store: ObjectStore) -> None:
     assert list(store.all_keys()) == []
     before = time.time()
     keys = {write_state(CheckpointStore(store), f"{plan}/node/3", b"state").key for plan in ("a", "b")}
@@ -136,7 +136,7 @@ class ClientError(Exception):
 
 @pytest.mark.parametrize("do", ["write", "read", "delete"])
 @pytest.mark.parametrize("error", [ClientError("503"), OSError("reset"), TimeoutError(), ValueError("truncated")])
-def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: str) -> None:
+def test_client_errors_are_store_outages(error: Exception, do: str) -> None:
     checkpoints = CheckpointStore(Broken(error))
     calls: dict[str, Callable[[], object]] = {
         "write": lambda: write_state(checkpoints, "place", b"state"),
@@ -148,11 +148,11 @@ def test_whatever_a_client_raises_is_a_store_that_is_away(error: Exception, do: 
     assert isinstance(raised.value, Unavailable)
 
 
-def test_what_was_deleted_behind_our_back_is_deleted() -> None:
+def test_states_deleted_by_others_count_as_deleted() -> None:
     CheckpointStore(Broken(FileNotFoundError("no such object"))).delete("key")
 
 
-def test_what_could_not_be_read_to_its_end_leaves_nothing_open() -> None:
+def test_an_incomplete_read_leaves_nothing_open() -> None:
     checkpoints = CheckpointStore(Broken(ClientError("reset")))
     before = opened()
     with pytest.raises(StoreUnavailable):
@@ -160,13 +160,13 @@ def test_what_could_not_be_read_to_its_end_leaves_nothing_open() -> None:
     assert not opened() - before
 
 
-def test_a_bucket_that_is_not_there_is_away_and_nothing_in_it_is_missing(bucket_url: str) -> None:
+def test_a_missing_bucket_is_an_outage_and_no_missing_state(bucket_url: str) -> None:
     checkpoints = CheckpointStore(open_store(bucket_url.replace("checkpoints", "nowhere")))
     with pytest.raises(StoreUnavailable):
         checkpoints.read("key", "")
 
 
-def test_a_folder_that_is_not_mounted_is_away_and_nothing_in_it_is_missing(tmp_path: Path) -> None:
+def test_an_unmounted_folder_is_an_outage_and_no_missing_state(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path / "not-there")))
     with pytest.raises(StoreUnavailable, match="is it mounted"):
         checkpoints.read("key", "")
@@ -235,7 +235,7 @@ def test_no_more_than_so_many_are_in_memory_however_small(tmp_path: Path) -> Non
     assert held(checkpoints, tmp_path, *stored) == [False] + MAX_STATES * [True]
 
 
-def test_what_is_too_large_for_memory_takes_nobodys_place(tmp_path: Path) -> None:
+def test_states_too_large_for_memory_evict_nothing(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
     small = write_state(checkpoints, "a", b"small")
     large = write_state(checkpoints, "b", b"larger than all of it")

@@ -41,22 +41,22 @@ def claimed_in_doubt(cluster: Cluster, meanwhile: Callable[[RowsPort, str], obje
     return claiming.claim(chain, lambda: False)
 
 
-def test_what_was_claimed_without_an_answer_is_ours(cluster: Cluster) -> None:
+def test_a_claim_without_an_answer_is_recognised_as_ours(cluster: Cluster) -> None:
     lease = claimed_in_doubt(cluster, lambda rows, chain: rows.chains.claim(chain, "me", LEASE))
     with cluster.records.write() as rows:
         rows.chains.report(lease.chain, lease.fence)
 
 
-def test_what_was_not_claimed_is_claimed_then(cluster: Cluster) -> None:
+def test_an_uncommitted_claim_is_repeated(cluster: Cluster) -> None:
     assert claimed_in_doubt(cluster, lambda rows, chain: None).fence.number == 1
 
 
-def test_what_another_has_claimed_is_not_ours(cluster: Cluster) -> None:
+def test_a_claim_of_another_worker_is_not_ours(cluster: Cluster) -> None:
     with pytest.raises(ChainNotClaimable):
         claimed_in_doubt(cluster, lambda rows, chain: rows.chains.claim(chain, "another", LEASE))
 
 
-def test_what_we_have_claimed_and_is_over_is_not_ours_any_more(cluster: Cluster) -> None:
+def test_an_ended_chain_is_not_ours_any_more(cluster: Cluster) -> None:
     def claim_and_end(rows: RowsPort, chain: str) -> None:
         rows.chains.end(chain, rows.chains.claim(chain, "me", LEASE).fence)
 
@@ -64,7 +64,7 @@ def test_what_we_have_claimed_and_is_over_is_not_ours_any_more(cluster: Cluster)
         claimed_in_doubt(cluster, claim_and_end)
 
 
-def test_what_there_is_not_cannot_be_claimed(cluster: Cluster) -> None:
+def test_an_unknown_chain_cannot_be_claimed(cluster: Cluster) -> None:
     with pytest.raises(ChainNotClaimable):
         claimed_in_doubt(cluster, lambda rows, chain: None, chain="unknown")
 

@@ -40,7 +40,7 @@ def test_a_slot_of_the_cpu_sees_no_gpu() -> None:
     assert CPU.visible == ""
 
 
-def test_a_slot_without_its_gpu_refuses_and_says_what_to_do() -> None:
+def test_a_slot_without_its_gpu_refuses_with_a_remedy() -> None:
     with pytest.raises(NoDevice, match=r"gpu0 has no GPU: none can be seen.*cpu0.*STAGETREE_ALLOW_CPU=1"):
         device_of("gpu0", [], allow_cpu=False)
     with pytest.raises(NoDevice, match="only 1 can be seen"):
@@ -110,7 +110,7 @@ def test_without_the_program_no_daemon_is_asked(tmp_path: Path, monkeypatch: pyt
     ("given", "seen"),
     [("0,2", ["0", "2"]), ("-1", []), ("", []), ("1,-1,2", ["1"]), ("MIG-c7f7, GPU-77aa", ["MIG-c7f7", "GPU-77aa"])],
 )
-def test_only_what_the_environment_lets_cuda_see_is_there(given: str, seen: list[str]) -> None:
+def test_only_devices_visible_to_cuda_exist(given: str, seen: list[str]) -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": given}) == seen
 
 

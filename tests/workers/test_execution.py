@@ -299,7 +299,7 @@ def test_the_last_good_step_is_before_the_end() -> None:
     assert failed(made, 4) == 3
 
 
-def test_why_a_stage_is_not_exact_is_said_once_of_it() -> None:
+def test_the_reason_for_an_inexact_stage_is_reported_once() -> None:
     made = execution(stage(0, 2), stage(2, 4))
 
     def said(*reasons: str) -> list[str]:

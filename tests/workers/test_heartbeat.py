@@ -109,7 +109,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLAG_SECONDS", 0.01)
 
 
-def test_it_goes_on_whatever_a_round_raises(quick: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_thread_continues_after_any_error(quick: None, caplog: pytest.LogCaptureFixture) -> None:
     beating, failed = Beating(every=0.05), list[KeyError]()
     beating.heartbeat.start()
 
@@ -169,7 +169,7 @@ def test_a_worker_to_which_no_message_comes_ends(beating: Beating) -> None:
     assert beating.ends == ["slot gpu0 was sent chain c again and again, and nothing arrives here"]
 
 
-def test_a_worker_that_is_late_for_its_message_goes_on(beating: Beating) -> None:
+def test_a_late_worker_continues(beating: Beating) -> None:
     for _ in range(2):
         send(beating)
     with beating.records.write() as rows:
@@ -188,7 +188,7 @@ def test_a_worker_whose_broker_takes_nothing_is_not_deaf(beating: Beating) -> No
     assert not beating.ends
 
 
-def test_who_trains_nothing_asks_nothing_between_two_heartbeats(beating: Beating) -> None:
+def test_an_idle_slot_makes_no_query_between_heartbeats(beating: Beating) -> None:
     beating.beat()
     beating.records.read = lambda: pytest.fail("there is nothing to ask about")  # type: ignore[method-assign]
     beating.heartbeat.round()
@@ -218,7 +218,7 @@ def test_it_looks_for_a_hundredth_of_its_time_and_goes_on_looking(answers: list[
         assert passed <= 101 * sum(looks) + len(looks) + 1  # the round in which one is due may be a sign of life
 
 
-def test_that_nobody_can_hear_of_it_is_said_once(beating: Beating, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_database_is_reported_once(beating: Beating, caplog: pytest.LogCaptureFixture) -> None:
     claim, taken = beating.begin(), beating.records.write
 
     def away() -> NoReturn:
@@ -277,7 +277,7 @@ def test_a_chain_is_not_given_up_as_long_as_its_next_message_may_come(
     assert caplog.text.count("waited in vain") == 1
 
 
-def test_who_trains_for_long_waits_for_nothing(beating: Beating) -> None:
+def test_a_long_training_waits_for_no_heartbeat(beating: Beating) -> None:
     claim = beating.begin()
     for _ in range(3):
         beating.clock.wait(LEASE / 2)
@@ -308,7 +308,7 @@ def test_a_slot_that_another_may_still_have_is_looked_at_again(beating: Beating)
     assert beating.row().owner == "anna"
 
 
-def test_who_is_to_end_leaves_at_once_and_once(beating: Beating) -> None:
+def test_an_ending_worker_leaves_its_slot_once(beating: Beating) -> None:
     beating.is_retiring = True
     beating.heartbeat.round()
     assert beating.row() is None
@@ -332,7 +332,7 @@ def test_what_a_slot_has_is_said_again_only_when_it_is_not_on_record(beating: Be
     assert (beating.row().trainers, beating.row().note) == ({"toy": "1"}, "waits")
 
 
-def test_what_did_not_get_on_record_is_said_again(beating: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrecorded_descriptions_are_sent_again(beating: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
     """A note of a transaction that failed was not said until it changed."""
     write = beating.records.write
 
@@ -353,7 +353,7 @@ def test_what_did_not_get_on_record_is_said_again(beating: Beating, monkeypatch:
     assert beating.row().note == "waits"
 
 
-def test_who_begins_anew_says_again_what_it_has(beating: Beating) -> None:
+def test_a_restarted_worker_describes_itself_again(beating: Beating) -> None:
     beating.said = Description({}, "waits")
     beating.beat()
     with beating.records.write() as rows:

@@ -133,7 +133,7 @@ def test_where_there_is_no_room_for_all_branch_points_the_least_is_trained_again
     assert left(3, 100, branches=(10, 50, 51))[:2] == [10, 50]
 
 
-def test_what_a_chain_begins_with_stays() -> None:
+def test_the_first_state_of_a_chain_stays() -> None:
     assert 3 in left(2, 100, needed=3)
     assert left(1, 5) == [5]
 

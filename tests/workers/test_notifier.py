@@ -47,7 +47,7 @@ def test_the_last_words_come_also_where_it_is_closed_while_it_tells(monkeypatch:
     wait_for("the last words", lambda: len(told) == 2)
 
 
-def test_it_outlives_whatever_goes_wrong() -> None:
+def test_the_notifier_survives_any_error() -> None:
     told = list[int]()
 
     def tell() -> None:
@@ -61,7 +61,7 @@ def test_it_outlives_whatever_goes_wrong() -> None:
     notifier.close()
 
 
-def test_nobody_waits_for_a_broker_that_hangs() -> None:
+def test_the_slot_does_not_wait_for_a_hanging_broker() -> None:
     never = Flag()
     notifier = Notifier(lambda: never.wait(60) and None)
     notifier.notify()

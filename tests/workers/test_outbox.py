@@ -142,7 +142,7 @@ def test_news_that_await_more_are_told_of(told: Told) -> None:
     assert told.nudges == 1
 
 
-def test_what_does_not_come_is_not_waited_for_for_ever(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_awaited_facts_is_bounded(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COALESCE_SECONDS", 0.01)
     told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
     assert told.outbox.drain(60.0)
@@ -150,7 +150,7 @@ def test_what_does_not_come_is_not_waited_for_for_ever(told: Told, monkeypatch: 
     assert not told.first.end_flag.is_set()
 
 
-def test_what_awaits_nothing_is_recorded_by_itself(told: Told) -> None:
+def test_facts_that_await_nothing_are_recorded_at_once(told: Told) -> None:
     append, appended = told.records.log.append, list[int]()
 
     def note(stream: str, facts: Sequence[e.Event], **more: Any) -> Any:
@@ -183,7 +183,7 @@ def test_the_scheduler_is_told_of_news_and_of_the_end_of_a_chain(
     assert told.nudges == (is_news or is_last)
 
 
-def test_who_has_lost_a_chain_says_that_and_nothing_worse(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_lost_its_chain_reports_only_that(told: Told, caplog: pytest.LogCaptureFixture) -> None:
     told.outbox.put(told.first, [fact(0)], refusal(Fenced("another worker's")))
     assert told.outbox.drain(60.0)
     (said,) = caplog.records

@@ -60,7 +60,7 @@ def test_keys_begin_with_the_installation_and_each_lists_its_own(root: str, make
 
 
 @pytest.mark.parametrize("root", ["folder", "bucket"], indirect=True)
-def test_what_another_installation_wrote_is_not_deleted(root: str, make: Make) -> None:
+def test_files_of_another_installation_are_not_deleted(root: str, make: Make) -> None:
     first, second = (open_owned(make(name), root) for name in ("a", "b"))
     key = write(first)
     second.delete(key)

@@ -104,7 +104,7 @@ def test_trials_have_the_numbers_of_the_width_that_was_chosen(cluster: Cluster, 
     assert_as_said(cluster, auto, 4)
 
 
-def test_what_is_slower_packed_is_trained_as_without(cluster: Cluster, measuring: list[object]) -> None:
+def test_trials_slower_in_packs_are_trained_alone(cluster: Cluster, measuring: list[object]) -> None:
     measuring.append(SLOWER)
     auto = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, auto)
@@ -112,14 +112,14 @@ def test_what_is_slower_packed_is_trained_as_without(cluster: Cluster, measuring
     assert_as_said(cluster, auto, 0)
 
 
-def test_what_cannot_be_packed_is_trained_alone_and_it_is_said_why(cluster: Cluster) -> None:
+def test_unpackable_trials_are_trained_alone_with_a_reason(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(spec("unpackable")))
     assert_sound(cluster, done)
     width, reason = chosen(cluster)
     assert width == 0 and "cannot be packed: its loss asks a tensor for its value" in reason
 
 
-def test_what_raises_while_it_is_measured_is_trained_alone(cluster: Cluster, measuring: list[object]) -> None:
+def test_trials_that_raise_in_a_measurement_are_trained_alone(cluster: Cluster, measuring: list[object]) -> None:
     measuring.append(TrainerFailed("exception", "Traceback ...\nKeyError: 'x'\n", 0, "KeyError"))
     done = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, done)
@@ -129,7 +129,7 @@ def test_what_raises_while_it_is_measured_is_trained_alone(cluster: Cluster, mea
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accident", [TrainerKilled("killed"), TrainerFailed("crash", "its process died", 0, "crash")])
-def test_a_process_that_ends_while_it_measures_is_nobodys_fault(
+def test_a_process_lost_in_a_measurement_counts_against_no_trial(
     cluster: Cluster, measuring: list[object], accident: Exception
 ) -> None:
     measuring += [accident, FASTER]
@@ -138,7 +138,7 @@ def test_a_process_that_ends_while_it_measures_is_nobodys_fault(
     assert chosen(cluster)[0] == 4 and not cluster.events(e.StageFailed)
 
 
-def test_nobody_waits_for_ever_for_what_cannot_be_measured(cluster: Cluster, measuring: list[object]) -> None:
+def test_the_wait_for_a_measurement_is_bounded(cluster: Cluster, measuring: list[object]) -> None:
     measuring += [TrainerFailed("crash", "its process died", 0, "crash")] * 2
     done = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, done)
@@ -176,7 +176,7 @@ def test_a_database_that_is_away_while_it_is_measured_is_waited_for(cluster: Clu
     assert faults.refusals and chosen(cluster)[0] == 4
 
 
-def test_what_was_measured_for_another_seed_is_not_measured_again(cluster: Cluster, measuring: list[object]) -> None:
+def test_measurements_of_another_seed_are_reused(cluster: Cluster, measuring: list[object]) -> None:
     measuring.append(FASTER)
     cluster.run(cluster.submit(spec()))
     again = cluster.run(cluster.submit(spec(seed=1)))

@@ -12,7 +12,7 @@ from app.workers.threads import PeriodicThread
 HOUR = 3600.0
 
 
-def test_who_wakes_it_does_not_wait_for_its_time() -> None:
+def test_a_wake_up_runs_the_work_at_once() -> None:
     done = [Flag(), Flag()]
     left = iter(done)
 
@@ -28,7 +28,7 @@ def test_who_wakes_it_does_not_wait_for_its_time() -> None:
     thread.close()
 
 
-def test_it_rests_between_two_times_and_ends_all_the_same() -> None:
+def test_the_thread_rests_between_runs_and_ends_at_once() -> None:
     times, begun = list[int](), Flag()
 
     def do() -> bool:
@@ -61,7 +61,7 @@ AWAY, MISTAKE = "test waits: ", "test failed, and is tried again"
         (ValueError("a bug"), MISTAKE),
     ],
 )
-def test_whatever_it_raises_is_said_and_it_is_done_again(
+def test_errors_are_logged_and_the_work_repeated(
     problem: Exception, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     times, again = list[int](), Flag()
@@ -81,7 +81,7 @@ def test_whatever_it_raises_is_said_and_it_is_done_again(
     assert said in caplog.text
 
 
-def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:
+def test_unfinished_work_continues_at_once() -> None:
     times, done = list[int](), Flag()
 
     def do() -> bool:
@@ -96,7 +96,7 @@ def test_what_is_not_done_yet_is_gone_on_with_at_once() -> None:
     thread.close()
 
 
-def test_what_is_under_way_is_not_waited_for() -> None:
+def test_closing_does_not_wait_for_running_work() -> None:
     begun, let_go = Flag(), Flag()
     thread = PeriodicThread("test", lambda: (begun.set(), let_go.wait(60))[1], HOUR)
     thread.start()

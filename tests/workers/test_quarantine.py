@@ -65,7 +65,7 @@ def test_accidents_are_the_slots_fault_when_they_come_again_and_again() -> None:
     assert sentences == [False] * (MAX_ACCIDENTS - 1) + [True]
 
 
-def test_what_no_slot_in_its_state_could_do_is_not_waited_for() -> None:
+def test_quarantined_slots_are_not_waited_for_when_all_are() -> None:
     sentence = quarantine(MemoryRecords(), Health()).judge_accident("no torch", is_hopeless=True)
     assert sentence is not None and "chains cannot be trained here: no torch" in sentence.reason
 

@@ -57,7 +57,7 @@ def saver(wait: Callable[[float], object] = lambda seconds: None) -> tuple[Saver
     return Saver(CheckpointStore(Refusing()), RetryPolicy(wait), notes, lambda: 0.0), notes
 
 
-def test_what_cannot_be_deleted_is_left_to_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
+def test_undeletable_states_are_left_to_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
     made, deleted = saver()[0], list[str]()
     with caplog.at_level(logging.INFO):
         made.delete(CLAIM, ["key"], lambda: deleted.append("key"))
@@ -81,7 +81,7 @@ class Slow(Refusing):
             raise ConnectionError("no store")
 
 
-def test_a_store_that_is_away_is_waited_for_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_store_is_waited_for_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     notes, said, stored = SlotStatus(), list[str | None](), list[object]()
     patience = RetryPolicy(lambda seconds: said.append(notes.text))
     made = Saver(CheckpointStore(Slow(6)), patience, notes, lambda: 0.0)
@@ -152,7 +152,7 @@ def test_what_is_small_is_told_of_at_once_if_nothing_else_is_on_its_way() -> Non
     made.close()
 
 
-def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
+def test_an_unneeded_state_is_not_retried() -> None:
     claim, stored = Claim("c", "plan", FENCE), list[object]()
     made, notes = saver(lambda seconds: claim.end_flag.set())
     made.save(claim, "place", State.from_bytes(b"state"), lambda *found: stored.append(found))
@@ -161,7 +161,7 @@ def test_a_state_that_nobody_wants_any_more_is_not_tried_again() -> None:
     made.close()
 
 
-def test_what_comes_behind_the_end_of_its_chain_is_not_done() -> None:
+def test_saves_after_the_end_of_a_chain_are_dropped() -> None:
     claim, done = Claim("c", "plan", FENCE), list[str]()
     made, _ = saver()
     claim.end_flag.set()
@@ -337,7 +337,7 @@ def test_what_a_dead_process_had_on_its_way_is_not_waited_for(
     assert len(list((tmp_path / "backlog").glob("*.bytes"))) == 1
 
 
-def test_a_process_that_stands_still_in_the_middle_holds_nobody_up(
+def test_a_process_stopped_in_the_middle_delays_no_other(
     backlogs: Callable[[], HostBacklog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stagetree.backoff.Backoff.seconds", lambda self, failures: 0.0)
@@ -375,7 +375,7 @@ def test_never_more_than_the_limit_beyond_one_state_each(asked: list[tuple[int, 
             each.close()
 
 
-def test_training_waits_for_room_and_its_slot_says_so(backlogs: Callable[[], HostBacklog]) -> None:
+def test_training_waits_for_space_and_its_slot_reports_it(backlogs: Callable[[], HostBacklog]) -> None:
     """Of five states of 60 bytes, one may be on its way: the others are not even taken, and the first one's end lets
     the next one in."""
     notes, said, go_on = SlotStatus(), list[str | None](), Flag()
@@ -405,7 +405,7 @@ class Held(Refusing):
         assert self._go_on.wait(60)
 
 
-def test_what_nobody_wants_any_more_leaves_room(backlogs: Callable[[], HostBacklog]) -> None:
+def test_unneeded_states_free_space(backlogs: Callable[[], HostBacklog]) -> None:
     claim, backlog, closed = Claim("c", "plan", FENCE), backlogs(), list[bool]()
     made = Saver(CheckpointStore(Held(Flag())), RetryPolicy(lambda _: None), SlotStatus(), lambda: 0.0, backlog=backlog)
     claim.end_flag.set()

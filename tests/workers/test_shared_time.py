@@ -14,7 +14,7 @@ PASSED = st.tuples(st.integers(0, 9), st.sampled_from([None, *([a, b] for a in M
 
 
 @given(st.lists(PASSED))
-def test_what_each_took_adds_up_to_what_passed(spans: list[tuple[int, list[int] | None]]) -> None:
+def test_shares_of_time_add_up_to_the_elapsed_time(spans: list[tuple[int, list[int] | None]]) -> None:
     clock = Clock()
     time = SharedTime(clock.now, MEMBERS)
     for seconds, payers in spans:

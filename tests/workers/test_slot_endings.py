@@ -52,9 +52,7 @@ STATES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
-def test_what_a_worker_had_when_it_was_to_end_is_not_trained_again(
-    cluster: Cluster, state: Callable[[Cluster], None]
-) -> None:
+def test_steps_of_an_ending_worker_are_not_repeated(cluster: Cluster, state: Callable[[Cluster], None]) -> None:
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
     study = cluster.submit({**BRANCHES, "eval_every": 4})
     state(cluster)
@@ -93,7 +91,7 @@ def test_a_chain_between_two_stages_is_given_back(cluster: Cluster) -> None:
     assert cluster.run(study).executed == 4
 
 
-def test_neither_a_database_nor_a_store_that_is_away_keeps_a_worker(
+def test_outages_do_not_delay_the_end_of_a_worker(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its work is done again: from the last step on record."""
@@ -122,7 +120,7 @@ def test_neither_a_database_nor_a_store_that_is_away_keeps_a_worker(
     cluster.close()
 
 
-def test_a_trainer_that_does_not_come_back_is_ended(cluster: Cluster) -> None:
+def test_a_hanging_trainer_is_ended(cluster: Cluster) -> None:
     """SIGTERM while a step hangs: the process is killed, and its chain is given back."""
     study = cluster.submit(spec(({}, 4)))
     processes: list[InProcess] = []
@@ -167,7 +165,7 @@ def while_a_step_hangs(cluster: Cluster, do: Callable[[], object]) -> bool:
     return killed == [True]
 
 
-def test_a_hung_step_of_a_trial_that_nobody_wants_frees_the_slot(cluster: Cluster) -> None:
+def test_a_hung_step_of_an_unneeded_trial_frees_the_slot(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 40)))
 
     def cancel() -> None:
@@ -192,7 +190,7 @@ def test_a_hung_step_of_a_chain_that_was_ended_meanwhile_frees_the_slot(cluster:
     assert cluster.run(study).state == StudyState.COMPLETED
 
 
-def test_a_trial_that_nobody_wants_stops_at_the_next_step_and_keeps_its_state(cluster: Cluster) -> None:
+def test_an_unneeded_trial_stops_at_the_next_step_and_keeps_its_state(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 40)))
 
     def cancel() -> None:
@@ -214,7 +212,7 @@ def preempt(cluster: Cluster) -> None:
     cluster.beat()
 
 
-def test_a_chain_that_makes_room_goes_on_where_it_was(cluster: Cluster) -> None:
+def test_a_preempted_chain_resumes_at_its_step(cluster: Cluster) -> None:
     study = cluster.submit(spec(({}, 8)))
     cluster.at("train", 2, lambda: preempt(cluster))
     cluster.work()

@@ -39,7 +39,7 @@ def upgraded(slot: str, process: InProcess, what: str, step: int) -> None:
     process.machine = {"torch": "2.13.0"}
 
 
-def test_nothing_is_said_of_what_is_exact(cluster: Cluster) -> None:
+def test_exact_results_have_no_remark(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(BRANCHES))
     assert answer(cluster, done.id) == []
     assert not cluster.events(e.ExactnessLost)

@@ -28,7 +28,7 @@ def failing(kind: str, error: str = "it broke") -> Callable[[], None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exception", "out_of_memory", "device", "crash", "hang"])
-def test_what_fails_once_is_done_again_in_a_fresh_process(cluster: Cluster, kind: str) -> None:
+def test_a_failed_stage_is_retried_in_a_fresh_process(cluster: Cluster, kind: str) -> None:
     expected = cluster.values(cluster.run(cluster.submit(ALONE)).id)
     study = cluster.submit(BRANCHES)
     before = cluster.processes["gpu0"]
@@ -40,7 +40,7 @@ def test_what_fails_once_is_done_again_in_a_fresh_process(cluster: Cluster, kind
     assert cluster.processes["gpu0"] >= before + 2
 
 
-def test_an_error_that_comes_again_fails_who_needs_that_step_and_nobody_else(cluster: Cluster) -> None:
+def test_a_repeated_error_fails_only_trials_that_need_the_step(cluster: Cluster) -> None:
     raises = {"mood": switch("fine", "raise", 5)}
     done = cluster.run(cluster.submit(spec(({}, 8), (raises, 8))))
     assert [trial.state for trial in done.trials] == ["completed", "failed"]
@@ -51,13 +51,13 @@ def test_an_error_that_comes_again_fails_who_needs_that_step_and_nobody_else(clu
     assert "the loss went through the roof" in failures[0].error
 
 
-def test_an_evaluation_that_fails_concerns_who_waits_for_it(cluster: Cluster) -> None:
+def test_a_failed_evaluation_fails_only_trials_that_wait_for_it(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(spec(({}, 4), ({"mood": switch("fine", "absurd", 4)}, 6))))
     assert [trial.state for trial in done.trials] == ["completed", "failed"]
     assert {event.step for event in cluster.events(e.StageFailed)} == {5}  # 6 could not be answered; 5 was good
 
 
-def test_a_state_that_cannot_be_saved_fails_who_needs_it(cluster: Cluster) -> None:
+def test_an_unsaveable_state_fails_only_trials_that_need_it(cluster: Cluster) -> None:
     """In any process the same would happen: it is not tried again."""
     done = cluster.run(cluster.submit(spec(({"mood": "unsavable"}, 4), ({}, 4))))
     assert [trial.state for trial in done.trials] == ["failed", "completed"]
@@ -186,7 +186,7 @@ def test_a_slot_that_fails_its_test_stays_in_quarantine(pair: Cluster) -> None:
 @pytest.mark.parametrize(
     ("what", "failures"), [("starts", SICK), ("fails", SICK - 1)], ids=["in its test", "before its last failure counts"]
 )
-def test_no_slot_is_put_in_quarantine_because_the_database_is_away(pair: Cluster, what: str, failures: int) -> None:
+def test_a_database_outage_quarantines_no_slot(pair: Cluster, what: str, failures: int) -> None:
     """It has passed its test; and whether others succeed is not guessed."""
 
     def lose_the_database(cluster: Cluster, happens: str) -> None:

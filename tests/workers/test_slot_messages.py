@@ -125,7 +125,7 @@ def test_a_stage_and_its_small_checkpoint_are_one_commit(
         assert cluster.told == told + 1
 
 
-def test_the_row_of_a_chain_says_which_stage_comes_next(cluster: Cluster) -> None:
+def test_the_row_of_a_chain_names_the_next_stage(cluster: Cluster) -> None:
     """It is what tells a worker that waits for a message from one that was interrupted, and what people are shown."""
     cluster.submit(spec(({}, 2), ({}, 4), ({}, 6)))
     cluster.ticker.tick()
@@ -192,7 +192,7 @@ def test_what_is_given_for_the_run_alone_makes_no_other_plan(cluster: Cluster, t
     assert len(journal.read_text().splitlines()) == 2
 
 
-def test_a_chain_goes_on_with_the_model_in_memory(cluster: Cluster) -> None:
+def test_a_chain_continues_with_the_model_in_memory(cluster: Cluster) -> None:
     builds = list[int]()
     cluster.script = lambda slot, process, what, step: builds.append(step) if what in ("build", "load") else None
     cluster.run(cluster.submit(spec(({}, 2), ({}, 4), ({}, 6))))

@@ -84,7 +84,7 @@ def test_siblings_are_trained_together_to_the_results_that_they_have_alone(
     assert cluster.idle()
 
 
-def test_a_result_is_the_same_to_the_bit_whoever_is_in_the_pack(cluster: Cluster) -> None:
+def test_a_result_has_the_same_bits_beside_any_neighbours(cluster: Cluster) -> None:
     together = cluster.run(cluster.submit(spec(*SIBLINGS)))
     expected = values(cluster, together.id)
     cluster.sources["tiny"] = TrainerSource(LANES, "2")
@@ -100,7 +100,7 @@ def test_a_pack_without_a_place_for_its_logs_is_trained(cluster: Cluster) -> Non
     assert {event.outcome for event in cluster.events(e.ChainEnded)} == {"done"}
 
 
-def test_a_lane_goes_on_from_stage_to_stage(cluster: Cluster) -> None:
+def test_a_lane_continues_from_stage_to_stage(cluster: Cluster) -> None:
     trials = [({"lr": switch(0.1, rate, 2)}, steps) for rate in RATES for steps in (3, 5)]
     alone = cluster.run(cluster.submit(spec(*trials, packing=0)))
     expected = values(cluster, alone.id)
@@ -281,7 +281,7 @@ def doomed(warm: Warm, lanes: int, end: BaseException) -> Any:
     return Doomed(TrainerProcess.start(warm), lanes, end)
 
 
-def test_a_pack_whose_process_was_ended_because_nobody_wants_it_is_stopped(cluster: Cluster, warm: Warm) -> None:
+def test_a_pack_ended_as_unneeded_is_stopped(cluster: Cluster, warm: Warm) -> None:
     cluster.start = lambda: doomed(warm, 2, TrainerKilled("killed"))
     cluster.submit(spec(*TWO))
     give(cluster)

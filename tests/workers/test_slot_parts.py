@@ -44,7 +44,7 @@ def test_things_are_done_in_the_order_in_which_they_came() -> None:
     thread.close()
 
 
-def test_what_was_just_given_is_not_done_yet() -> None:
+def test_a_queued_job_is_not_done_yet() -> None:
     """Though the thread rests before it begins."""
     may_end = Flag()
     thread = WorkerThread("test", lambda number: may_end.wait(60), RetryPolicy(), capacity=3)
@@ -97,7 +97,7 @@ def test_whoever_brings_too_much_waits_and_stops_waiting_when_the_slot_ends() ->
     thread.close()
 
 
-def test_what_was_taken_together_is_done_once() -> None:
+def test_jobs_taken_together_run_once() -> None:
     done, may_take = list[list[int]](), Flag()
 
     def do(number: int) -> None:
@@ -190,7 +190,7 @@ class Watched:
         self.watch.look(now, busy_since=busy_since, **how)
 
 
-def test_a_call_that_does_not_come_back_after_the_worker_was_to_end_is_ended() -> None:
+def test_a_hanging_call_of_an_ending_worker_is_ended() -> None:
     watched = Watched()
     watched.look(1000.0)
     watched.look(1001.0, retiring=True)
@@ -202,7 +202,7 @@ def test_a_call_that_does_not_come_back_after_the_worker_was_to_end_is_ended() -
     assert watched.kills == 1
 
 
-def test_nobody_waits_long_for_a_step_of_a_proof() -> None:
+def test_the_wait_for_a_step_of_a_verification_is_short() -> None:
     """Nothing of it is kept. But what comes next may use the process, which takes a while to make."""
     watched = Watched()
     watched.look(1000.0, proof=True, unwanted=True)
@@ -221,7 +221,7 @@ def test_a_worker_that_was_to_end_waits_for_no_proof() -> None:
     assert watched.kills == 1
 
 
-def test_what_nobody_wants_has_longer() -> None:
+def test_an_unneeded_step_has_a_longer_limit() -> None:
     watched = Watched()
     watched.look(0.0, unwanted=True)
     watched.look(UNWANTED_SECONDS, unwanted=True)

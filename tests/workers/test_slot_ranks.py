@@ -120,7 +120,7 @@ def test_two_ranks_keep_the_checkpoints_of_one_also_where_one_is_killed(make: Ma
 
 
 @pytest.mark.slow
-def test_a_study_of_one_rank_goes_on_with_two(make: Make) -> None:
+def test_a_study_of_one_rank_continues_with_two(make: Make) -> None:
     alone, moved = make(), make()
     longer = [(hp, steps + 3) for hp, steps in TRIALS]
     expected = alone.values(alone.run(alone.submit(study(1, *longer))).id)
@@ -299,7 +299,7 @@ def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Mak
 
 
 @pytest.mark.slow
-def test_a_proof_that_loses_a_rank_is_made_again_and_blames_nobody(make: Make) -> None:
+def test_a_verification_that_loses_a_rank_is_repeated_without_blame(make: Make) -> None:
     cluster = make(proofs=True)
     cluster.kill_at = 0  # it is the check
     done = cluster.run(cluster.submit(study(2)))

@@ -46,7 +46,7 @@ def ill_for(cluster: Cluster, seconds: float, illness: Callable[[str], None]) ->
     return hook
 
 
-def test_a_chain_that_nobody_wants_any_more_waits_for_no_checkpoint(cluster: Cluster) -> None:
+def test_an_unneeded_chain_waits_for_no_checkpoint(cluster: Cluster) -> None:
     study, cancelled = cluster.submit(BRANCHES), list[str]()
 
     def away(key: str) -> None:
@@ -129,7 +129,7 @@ def test_damage_that_passes_is_not_struck(cluster: Cluster) -> None:
     assert not cluster.events(e.CheckpointDropped)
 
 
-def test_whoever_waits_for_the_store_says_so(cluster: Cluster) -> None:
+def test_a_slot_that_waits_for_the_store_reports_it(cluster: Cluster) -> None:
     notes = list[str | None]()
 
     def look(waits: int) -> None:
@@ -194,7 +194,7 @@ def test_a_saver_is_told_where_several_stages_wait_to_begin(cluster: Cluster, sa
     assert saved == {4: True, 8: False}
 
 
-def test_what_is_kept_on_the_way_there_is_no_such_place(cluster: Cluster, saved: dict[int, bool]) -> None:
+def test_intermediate_states_are_no_such_place(cluster: Cluster, saved: dict[int, bool]) -> None:
     cluster.submit(BRANCHES)
     cluster.at("train", 2, lambda: cluster.retiring.add("gpu0"))
     cluster.work()

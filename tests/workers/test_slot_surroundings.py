@@ -104,7 +104,7 @@ def test_what_was_written_before_a_chain_in_its_process_is_anothers() -> None:
     assert look_at_end(around, claim("a"), work(), uses((FILE, SUBMITTED + 1, False))) == [OTHERS]
 
 
-def test_a_file_is_told_once(tmp_path: Path) -> None:
+def test_a_file_is_reported_once(tmp_path: Path) -> None:
     data = tmp_path / "data.txt"
     data.write_text("one")
     record = look(str(data))

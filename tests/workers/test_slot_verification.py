@@ -120,7 +120,9 @@ def test_what_the_state_leaves_out_has_each_trial_trained_alone(proving: Cluster
         ("watched", "leaves differ", "evaluate() or state_dict() changes something that train() reads"),
     ],
 )
-def test_a_check_says_what_differs_and_why(proving: Cluster, trainer: str, difference: str, cause: str) -> None:
+def test_a_check_reports_the_difference_and_its_cause(
+    proving: Cluster, trainer: str, difference: str, cause: str
+) -> None:
     proving.run(proving.submit(study(trainer)))
     [check] = found(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check

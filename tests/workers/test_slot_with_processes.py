@@ -34,7 +34,7 @@ def real(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     database.dispose()
 
 
-def test_a_process_gives_what_the_model_in_this_one_gives(real: Cluster, database_url: str, tmp_path: Path) -> None:
+def test_a_process_gives_the_same_results_as_a_model_here(real: Cluster, database_url: str, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     here = Cluster(Database(database_url), tmp_path / "other")
     expected = here.values(here.run(here.submit(ALONE)).id)
@@ -64,7 +64,7 @@ class UntilItHangs(Deadline):
         return 0.0 if self._journal.exists() and "done" in self._journal.read_text() else self.floor
 
 
-def test_a_step_that_hangs_is_ended_and_says_where_it_was(
+def test_a_hanging_step_is_ended_and_its_stack_reported(
     real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal"
@@ -79,7 +79,7 @@ def test_a_step_that_hangs_is_ended_and_says_where_it_was(
 
 
 @pytest.mark.slow
-def test_what_a_trial_leaks_is_gone_with_its_process(real: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_leaks_of_a_trial_end_with_its_process(real: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     sound = real.run(real.submit(spec(*[({"lr": 0.1 * trial}, 2) for trial in range(6)])))
     assert real.processes["gpu0"] == 1
     done = real.run(real.submit(spec(*[({"lr": 0.1 * trial, "mood": "leak"}, 2) for trial in range(6)])))
@@ -90,7 +90,7 @@ def test_what_a_trial_leaks_is_gone_with_its_process(real: Cluster, caplog: pyte
     assert "MiB since its first stages: it is replaced" not in caplog.text
 
 
-def test_what_a_trial_prints_is_in_its_log(real: Cluster) -> None:
+def test_the_output_of_a_trial_is_in_its_log(real: Cluster) -> None:
     study = real.submit(spec(({"mood": "chatty"}, 3)))
     real.run(study)
     text = (real.folder / "logs" / study / "0.log").read_text()
@@ -98,7 +98,7 @@ def test_what_a_trial_prints_is_in_its_log(real: Cluster) -> None:
     assert "step 2 says hello" in text
 
 
-def test_a_result_says_which_operations_were_not_deterministic(real: Cluster) -> None:
+def test_a_result_names_its_nondeterministic_operations(real: Cluster) -> None:
     real.sources["scattering"] = TrainerSource(str(RUNTIME / "test_determinism.py"), "1")
     done = real.run(real.submit({**spec(({}, 2), ({}, 4)), "trainer": "scattering", "determinism": "warn"}))
     assert [trial.state for trial in done.trials] == ["completed", "completed"]

@@ -93,7 +93,7 @@ def test_slots_wait_until_there_is_room_for_what_they_write(database: Database, 
     cluster.close()
 
 
-def test_nobody_waits_where_nothing_may_go(cluster: Cluster) -> None:
+def test_no_slot_waits_when_no_state_may_be_deleted(cluster: Cluster) -> None:
     deleting = cluster.retention = cluster.deleting(budget=1)
     cluster.run(cluster.submit(spec(({}, 4), keep_best=1)))
     while not deleting.look().is_done:
@@ -103,7 +103,7 @@ def test_nobody_waits_where_nothing_may_go(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_deleted_is_made_again_when_it_is_asked_for(cluster: Cluster) -> None:
+def test_deleted_states_are_retrained_on_request(cluster: Cluster) -> None:
     whole = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), trainer_args={"tag": "calm"}))
     cluster.run(whole)
     wanted = cluster.values(whole)

@@ -66,14 +66,14 @@ def train(trainer: TrainerHost, index: int) -> None:
     trainer.train(work(), work().stages[index].end, lambda step: work().stages[index].end)
 
 
-def test_the_next_stage_goes_on_where_the_one_before_ended() -> None:
+def test_the_next_stage_continues_at_the_end_of_the_previous() -> None:
     trainer = host()
     train(trainer, 0)
     trainer.set_place(("p", "n", 2))
     train(trainer, 1)
 
 
-def test_a_chain_goes_on_with_the_code_that_it_began_with() -> None:
+def test_a_chain_continues_with_its_first_version_of_the_code() -> None:
     """The code is in memory, so its files are not needed any more; only the next chain reads them."""
     sources = {"toy": TrainerSource(TOY, "1")}
     trainer = TrainerHost(lambda: InProcess(lambda *_: None), lambda: sources, 60.0, lambda: 0.0)
@@ -116,7 +116,7 @@ def test_only_a_model_that_is_where_the_chain_begins_and_was_built_alike_is_gone
     assert done == ["build"]  # in another process, where nothing was trained
 
 
-def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) -> None:
+def test_a_process_that_died_while_idle_is_replaced(tmp_path: Path) -> None:
     """It was kept, and each trial that came to it failed."""
     started, files = list[InProcess](), StageFiles(tmp_path / "printed", None)
 
@@ -133,7 +133,7 @@ def test_a_process_that_died_while_nobody_used_it_is_replaced(tmp_path: Path) ->
     assert len(started) == 2
 
 
-def test_a_state_is_loaded_into_a_model_that_nobody_has_trained() -> None:
+def test_a_state_is_loaded_into_an_untrained_model() -> None:
     """Where the process had trained another trial, the chain found what that had left behind."""
     done, started = list[str](), list[InProcess]()
 
@@ -160,14 +160,14 @@ def test_a_process_is_used_no_more_after_a_failure_unless_that_does_it_no_harm(t
     assert (trainer.process is not None) == bool(tolerated)
 
 
-def test_a_trainer_that_is_not_here_is_said() -> None:
+def test_a_missing_trainer_is_reported() -> None:
     with pytest.raises(
         TrainerVersionMismatch, match="the chain needs trainer 'other' in version 1; this slot has none"
     ):
         host().begin(replace(work(), trainer="other"), 0, read, None)
 
 
-def test_a_state_of_nobody_is_no_model() -> None:
+def test_a_state_of_an_unknown_node_is_no_model() -> None:
     with pytest.raises(ModelMisplaced, match="no process"):
         host().save()
 

@@ -25,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_files, name, value)
 
 
-def test_a_file_keeps_its_head_and_its_tail_and_its_writers_go_on(tmp_path: Path) -> None:
+def test_a_file_keeps_its_head_and_tail_while_writers_continue(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     with path.open("ab", buffering=0) as writer:
         for number in range(200):
@@ -116,7 +116,7 @@ def write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_what_is_new_is_sent_and_a_file_goes_when_its_chain_is_over(tmp_path: Path, table: Table) -> None:
+def test_new_output_is_sent_and_files_of_ended_chains_are_deleted(tmp_path: Path, table: Table) -> None:
     sends = sender(tmp_path, table)
     printed = sends.begin("c1") / "s" / "0.log" / "c1-0"
     rows = printed.parents[1] / "plan" / "n.jsonl" / "c1-0"

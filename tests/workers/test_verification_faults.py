@@ -119,7 +119,9 @@ def test_a_worker_that_is_killed_costs_a_lease(proving: Cluster, proof: str, wha
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("illness", "seconds"), [(refused, 0.3), (refused, 60.0), (missing, 0.3), (missing, 20.0)])
-def test_a_store_that_is_away_is_waited_for(proving: Cluster, illness: Callable[[str], None], seconds: float) -> None:
+def test_a_slot_waits_for_an_unavailable_store(
+    proving: Cluster, illness: Callable[[str], None], seconds: float
+) -> None:
     study = proving.submit(BRANCHES)
     ill = ill_for(proving, seconds, illness)
     proving.store.before_read = lambda key: ill(key) if is_made(proving, "handover") else None
@@ -172,7 +174,7 @@ def test_an_error_that_comes_once_is_no_verdict(proving: Cluster) -> None:
     says_the_same(proving, proving.run(study))
 
 
-def test_nothing_is_said_of_a_proof_that_is_lost(proving: Cluster) -> None:
+def test_a_lost_verification_gives_no_verdict(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
 
     def lose(process: InProcess) -> None:
