@@ -16,6 +16,7 @@ from app.domain.terms import TrialEventKind
 from app.registry import Catalogue
 from app.search.samplers import SAMPLERS, Proposal, Sampler, optuna_sampler, unavailable
 from app.search.samplers import listed as qmc
+from app.search.samplers.base import Explains
 from app.search.tuners import sampler_of
 from app.simulation.preview import preview
 from stagetree.limits import LIMITS
@@ -196,6 +197,29 @@ def test_gp_learns_from_four_results() -> None:
 
     assert proposal_after(3, 1.0) == proposal_after(3, -1.0)
     assert proposal_after(4, 1.0) != proposal_after(4, -1.0)
+
+
+@pytest.mark.parametrize("sampler", ["gp", "trunks"])
+@pytest.mark.parametrize(("trials", "enough"), [(60, 12), (27, 9), (9, 4)])
+def test_where_trials_are_stopped_a_model_needs_three_results_of_each_parameter(
+    sampler: str, trials: int, enough: int
+) -> None:
+    """Or a third of all trials. With four, a search of eight parameters stayed near the first one that learned."""
+    tuner = {"kind": "asha", "num_trials": trials, "min_steps": 1, "max_steps": 9, "sampler": sampler}
+
+    def after(results: int, rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
+        made = source(sampler, tuner=tuner)
+        for number in range(results):
+            proposal = proposed(made, number)
+            made.observe(start(number, proposal))
+            for steps in rungs:
+                made.observe(result(number, sign * quality(proposal), steps))
+        assert isinstance(made, Explains) and made.knowledge().enough == (enough if len(rungs) > 1 else 4)
+        return [proposed(made, number).hp for number in range(results, results + 10)]
+
+    assert after(enough - 1, [1, 3], 1.0) == after(enough - 1, [1, 3], -1.0)
+    assert after(enough, [1, 3], 1.0) != after(enough, [1, 3], -1.0)
+    assert after(4, [1], 1.0) != after(4, [1], -1.0)
 
 
 @pytest.mark.parametrize(("sampler", "trials"), [("gp", 4), ("trunks", 4), ("tpe", 12)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from statistics import NormalDist
 from typing import Any
@@ -40,12 +40,12 @@ class Cube:
         return np.array(rows, float).reshape(-1, self.width)
 
 
-def near(chance: Random, sample: Values, fold: Callable[[float], float]) -> Choose:
-    """A neighbour of a sample; a missing value is sampled. fold: `reflect` or `cut`, for steps beyond its end."""
-    return lambda place, free: _move(chance, free, sample[place], fold) if place in sample else free.at(chance.random())
+def near(chance: Random, sample: Values) -> Choose:
+    """A neighbour of a sample; a missing value is sampled."""
+    return lambda place, free: _move(chance, free, sample[place]) if place in sample else free.at(chance.random())
 
 
-def reflect(share: float) -> float:
+def _reflect(share: float) -> float:
     """The share inside the range. A step beyond an end comes back from it, as from a mirror.
 
     Cut off there, many candidates would lie exactly on the ends, of several parameters at once. A process is least
@@ -53,11 +53,6 @@ def reflect(share: float) -> float:
     """
     folded = abs(share) % 2
     return 2 - folded if folded > 1 else folded
-
-
-def cut(share: float) -> float:
-    """The share inside the range. A step beyond an end stops there, so that a search finds a best value there soon."""
-    return min(1.0, max(0.0, share))
 
 
 def spread(key: str, number: int, count: int) -> Choose:
@@ -102,10 +97,10 @@ def _deviation(chance: Random) -> float:
     return NEAR * NormalDist().inv_cdf(chance.random() or 0.5) * (chance.random() < 0.5)
 
 
-def _move(chance: Random, free: Distribution, value: Any, fold: Callable[[float], float]) -> Any:
+def _move(chance: Random, free: Distribution, value: Any) -> Any:
     """The value, or a nearby one."""
     if not isinstance(free, Choice):
-        share = fold(_share(free, value) + _deviation(chance))
+        share = _reflect(_share(free, value) + _deviation(chance))
         low, high = (math.log(each) if free.is_log else each for each in (free.low, free.high))
         return free.near(math.exp(low + share * (high - low)) if free.is_log else low + share * (high - low))
     if order := _order(free):

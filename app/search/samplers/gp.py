@@ -2,7 +2,7 @@
 
 The candidates are some hundred random samples and neighbours of the best trials. The one with the largest expected
 improvement is proposed. The first trials are spread out, so that the model has seen some of every range. Where trials
-are stopped early, a part of the proposals is random.
+are stopped early, it waits for more of them, and a part of the proposals is random.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, is_random, to_json
-from app.search.samplers.cube import Cube, cut, near, reflect, spread
+from app.search.samplers.cube import Cube, near, spread
 from app.search.samplers.gaussian import Numbers
 from app.search.samplers.known_trials import KnownTrial, KnownTrials
 from app.search.samplers.learning import Learned
-from app.search.samplers.step_model import StepModel
+from app.search.samplers.step_model import MOST_TRIALS, StepModel
 from stagetree.space import Choose, random_choices
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
@@ -34,6 +34,13 @@ BEST = 3
 """How many of the best trials have neighbours among the candidates."""
 ROUNDS = 2
 """How often neighbours of the best candidates are added."""
+RESULTS_PER_PARAMETER, MOST_WAITING = 3, 1 / 3
+"""How many results for each parameter the model waits for where trials are stopped early, and up to which part of
+`num_trials`.
+
+A random trial costs little there. A model of fewer results proposes trial after trial near the first good one, each a
+little better than the last: all are promoted, and take the steps of a wider search.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class GPSampler:
         tuner: Any = spec.tuner
         self._seed, self._first = spec.sampling_seed, DRAWN_FIRST[kind]
         self._steps: int = getattr(tuner, "max_steps", None) or getattr(tuner, "min_steps", None) or 1
+        self._most_waiting = int(MOST_WAITING * getattr(tuner, "num_trials", MOST_TRIALS))
         self._free = spec.search_space.parameters()
         self._cube = Cube(self._free)
         self._maker = Maker(spec)
@@ -78,7 +86,13 @@ class GPSampler:
         self._known.observe(event)
 
     def knowledge(self) -> Knowledge:
-        return Knowledge(None, len(self._known.ranked()), self._first)
+        return Knowledge(None, len(self._known.ranked()), self._enough())
+
+    def _enough(self) -> int:
+        """How many results the model needs."""
+        if not self._known.has_rungs:
+            return self._first
+        return max(self._first, min(RESULTS_PER_PARAMETER * len(self._free), self._most_waiting))
 
     def propose(self, number: int) -> Proposal | None:
         if self._last is None or self._last[0] != number:
@@ -110,7 +124,7 @@ class GPSampler:
     def _ask_model(self, number: int) -> Proposal | None:
         """The best candidate; None without a model or a new candidate."""
         ranked = self._known.ranked()
-        if len(ranked) < self._first or not self._cube.width:
+        if len(ranked) < self._enough() or not self._cube.width:
             return None
         best = self._best(Random(f"{self._seed}/{number}"), self._model(), ranked)
         return None if best is None else Proposal(to_json(best.configuration), self._reason(best))
@@ -126,7 +140,7 @@ class GPSampler:
         candidates = self._affordable(list(self._candidates(chance, ranked)))
         for _ in range(ROUNDS):
             best = list(islice(self._new_ones(model, candidates), BEST))
-            moved = [self._near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
+            moved = [near(chance, candidate.sample) for candidate in best for _ in range(NEIGHBOURS // BEST)]
             candidates = self._affordable([*best, *self._build(moved)])
         return next(self._new_ones(model, candidates), None)
 
@@ -145,11 +159,7 @@ class GPSampler:
         """Random samples, and neighbours of the best trials."""
         yield from self._build(random_choices(chance) for _ in range(FRESH))
         bases = [trial.sample for trial in ranked[:BEST] for _ in range(NEIGHBOURS // BEST)]
-        yield from self._build(self._near(chance, sample) for sample in bases)
-
-    def _near(self, chance: Random, sample: Values) -> Choose:
-        """A neighbour. The ends of ranges are tried often only where a bad trial is stopped early, and costs little."""
-        return near(chance, sample, reflect if self._known.are_all_at(self._steps) else cut)
+        yield from self._build(near(chance, sample) for sample in bases)
 
     def _build(self, ways: Iterable[Choose]) -> Iterator[Candidate]:
         """The valid configurations."""

@@ -80,10 +80,6 @@ class KnownTrials:
         """Whether trials of this study have results at different steps."""
         return len({step for trial in self if trial.number >= 0 for step in trial.losses}) > 1
 
-    def are_all_at(self, step: int) -> bool:
-        """Whether trials of this study have results at no other step."""
-        return all(each == step for trial in self if trial.number >= 0 for each in trial.losses)
-
     def ranked(self) -> list[KnownTrial]:
         """The trials with results, best first."""
         return sorted((trial for trial in self if trial.losses), key=lambda trial: trial.rank)
