@@ -34,11 +34,11 @@ BEST = 3
 """How many of the best trials have neighbours among the candidates."""
 ROUNDS = 2
 """How often neighbours of the best candidates are added."""
-RESULTS_PER_PARAMETER, MOST_WAITING = 3, 1 / 3
-"""How many results for each parameter the model waits for where trials are stopped early, and up to which part of
-`num_trials`.
+TRIALS_PER_PARAMETER, MOST_WAITING = 3, 1 / 3
+"""How many trials with results for each parameter the model waits for where trials are stopped early, and up to which
+part of `num_trials`.
 
-A random trial costs little there. A model of fewer results proposes trial after trial near the first good one, each a
+A random trial costs little there. A model of fewer trials proposes trial after trial near the first good one, each a
 little better than the last: all are promoted, and take the steps of a wider search.
 """
 
@@ -92,7 +92,7 @@ class GPSampler:
         """How many results the model needs."""
         if not self._known.has_rungs:
             return self._first
-        return max(self._first, min(RESULTS_PER_PARAMETER * len(self._free), self._most_waiting))
+        return max(self._first, min(TRIALS_PER_PARAMETER * len(self._free), self._most_waiting))
 
     def propose(self, number: int) -> Proposal | None:
         if self._last is None or self._last[0] != number:
