@@ -136,7 +136,7 @@ class DividedSharding(Sharding):
         self.refuse_small(whole, f"{self.shards} shards")
         super().learn(whole, model, optimizer, part)
 
-    def _watching(self, *_: Any, **__: Any) -> AbstractContextManager[None]:
+    def _overlap(self, *_: Any, **__: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
     def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:

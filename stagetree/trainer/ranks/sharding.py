@@ -7,8 +7,8 @@ as the number of batches seen, gets the value that the first shard left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -141,18 +141,22 @@ class Sharding:
         self.means.samples, self.means.is_counted = len(whole.indices), False
         before, tree = generators.state(self._device), TreeSum()
         for shard in (own := self.own_shards()):
-            is_last, world = shard == own[-1], self.ranks.world
-            overlaps = is_last and world > 1  # during the last shard, sums over all ranks begin early
-            with self._early.overlap(batch.parameters, tree, world) if overlaps else nullcontext():
+            is_last = shard == own[-1]
+            with self._overlap(batch.parameters, tree, is_last=is_last):
                 leaf = self._leaf(batch, shard, part)
-            if is_last:
-                self._early.send_rest(leaf, tree)
-            tree.add(leaf)
+            self._add(leaf, tree, batch, is_last=is_last)
         generators.restore(before, self._device)
         self._store_sums(batch, self._sum_across_ranks(tree.take(), batch))
         first = next(shard for shard, span in enumerate(batch.spans) if span.indices)
         self.ranks.broadcast(batch.buffers.whole_numbers(), first // (self.shards // self.ranks.world))
         self.means.forget()
+
+    def _overlap(
+        self, parameters: Sequence[nn.Parameter], tree: TreeSum, *, is_last: bool
+    ) -> AbstractContextManager[None]:
+        """The context for learning from a shard: during the last one, sums over all ranks begin early."""
+        world = self.ranks.world
+        return self._early.overlap(parameters, tree, world) if is_last and world > 1 else nullcontext()
 
     def _leaf(self, batch: BatchInShards, shard: int, part: Callable[[BatchSpan], None]) -> list[Tensor]:
         """A shard's gradients, the changes of all buffers that may change, and its count."""
@@ -171,6 +175,12 @@ class Sharding:
             parameter.grad = None
         share = len(span.indices) / len(whole.indices)
         return [*leaf, *batch.buffers.deltas(share), self.means.count]
+
+    def _add(self, leaf: list[Tensor], tree: TreeSum, batch: BatchInShards, *, is_last: bool) -> None:
+        """Add a shard to the tree."""
+        if is_last:
+            self._early.send_rest(leaf, tree)
+        tree.add(leaf)
 
     def _sum_across_ranks(self, mine: list[Tensor], batch: BatchInShards) -> Sums:
         """Sum over all ranks. Values that no rank has are not sent."""
