@@ -39,8 +39,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from peers.environments import python_of
-from search_peers import ARMS as PEERS
-from search_peers import FULL_LENGTH_ONLY, Values, peer, spend
+from peers.samplers import ARMS as PEERS
+from peers.samplers import FULL_LENGTH_ONLY, Values, peer, spend
 from search_tasks import DATA, ENDS_ONLY, MADE, Hp, Task, recorded_tasks, regret
 
 from app.domain import events as e
@@ -64,7 +64,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "random, stopping": {"sampler": "random", "type": "stopping"},
     "tpe, stopping": {"sampler": "tpe", "type": "stopping"},
 }
-"""Fields of the tuner. The other arms are Optuna's samplers with its pruner, and the searches of `search_peers`."""
+"""Fields of the tuner. The other arms are Optuna's samplers with its pruner, and those of `peers/samplers.py`."""
 OPTUNAS = ("optuna random", "optuna tpe", "optuna gp")
 
 

@@ -109,11 +109,11 @@ for line in sys.stdin:
     assert os.wait()[1] == 0
 """
 
-ToldOf = Callable[..., list[str]]
+ReportedReads = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def reported_reads() -> Iterator[ToldOf]:
+def reported_reads() -> Iterator[ReportedReads]:
     """The reported reads of a process with some workers of a data loader that reads these files and writes one.
 
     Each is a fork of one that has read nothing, and imported torch once for all of them.
@@ -134,18 +134,20 @@ def reported_reads() -> Iterator[ToldOf]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_many_files_of_one_kind_are_a_pattern_in_any_process(tmp_path: Path, workers: int, told_of: ToldOf) -> None:
+def test_many_files_of_one_kind_are_a_pattern_in_any_process(
+    tmp_path: Path, workers: int, reported_reads: ReportedReads
+) -> None:
     """More files than a pipe holds, too: a few of them tell the pattern."""
     train = [tmp_path / "train" / f"{number}-{'x' * 100}.png" for number in range(800)]
     few = [tmp_path / "val" / f"{number}.png" for number in range(4)]
-    assert told_of([*few, *train], workers) == [f"{tmp_path}/train/*.png", *map(str, few)]
+    assert reported_reads([*few, *train], workers) == [f"{tmp_path}/train/*.png", *map(str, few)]
 
 
-def test_few_files_of_many_classes_are_reported_as_one_pattern(tmp_path: Path, told_of: ToldOf) -> None:
+def test_few_files_of_many_classes_are_reported_as_one_pattern(tmp_path: Path, reported_reads: ReportedReads) -> None:
     classes = [tmp_path / "train" / f"class {number}" / f"{kind}.png" for number in range(20) for kind in ("a", "b")]
-    assert told_of(classes, 2) == [f"{tmp_path}/train/*/*.png"]
+    assert reported_reads(classes, 2) == [f"{tmp_path}/train/*/*.png"]
     few = [tmp_path / "val" / f"class {number}" / f"{kind}.png" for number in range(4) for kind in range(8)]
-    assert told_of(few, 0) == [f"{tmp_path}/val/*/*.png"]
+    assert reported_reads(few, 0) == [f"{tmp_path}/val/*/*.png"]
 
 
 LISTER = """
@@ -171,10 +173,10 @@ def test_files_of_a_listed_folder_that_a_library_opens_are_reported(tmp_path: Pa
     assert json.loads(told) == names[:3]
 
 
-def test_no_pattern_covers_written_files(tmp_path: Path, told_of: ToldOf) -> None:
+def test_no_pattern_covers_written_files(tmp_path: Path, reported_reads: ReportedReads) -> None:
     names = [tmp_path / "cache" / f"{number}.npy" for number in range(20)]
-    assert told_of(names, 2, written=tmp_path / "cache" / "new.npy") == sorted(map(str, names))
-    assert told_of(names, 2, written=tmp_path / "cache" / "log.txt") == [f"{tmp_path}/cache/*.npy"]
+    assert reported_reads(names, 2, written=tmp_path / "cache" / "new.npy") == sorted(map(str, names))
+    assert reported_reads(names, 2, written=tmp_path / "cache" / "log.txt") == [f"{tmp_path}/cache/*.npy"]
 
 
 def test_only_data_files_are_reported_by_path_in_order_of_reads(tmp_path: Path) -> None:

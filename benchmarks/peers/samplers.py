@@ -1,8 +1,8 @@
 """Searches by Syne Tune and NePS for `benchmarks/search.py`: each tool in a process of its own environment.
 
-Both ends of a pipe are here. `Peer` starts `python benchmarks/search_peers.py TOOL` by the interpreter that
-`benchmarks/peers` installed the tool for. A line with a search starts it; then the process writes a line for each
-measurement and reads its loss, until it writes `null` because the budget is spent.
+Both ends of a pipe are here. `Peer` starts `python benchmarks/peers/samplers.py TOOL` by the interpreter of the tool's
+environment. A line with a search starts it; then the process writes a line for each measurement and reads its loss,
+until it writes `null` because the budget is spent.
 """
 
 from __future__ import annotations
