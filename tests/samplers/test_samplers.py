@@ -207,7 +207,7 @@ def test_where_trials_are_stopped_a_model_needs_three_results_of_each_parameter(
     """Or a third of all trials. With four, a search of eight parameters stayed near the first one that learned."""
     tuner = {"kind": "asha", "num_trials": trials, "min_steps": 1, "max_steps": 9, "sampler": sampler}
 
-    def after(results: int, rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
+    def proposals_after(results: int, rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
         made = source(sampler, tuner=tuner)
         for number in range(results):
             proposal = proposed(made, number)
@@ -217,9 +217,9 @@ def test_where_trials_are_stopped_a_model_needs_three_results_of_each_parameter(
         assert isinstance(made, Explains) and made.knowledge().enough == (enough if len(rungs) > 1 else 4)
         return [proposed(made, number).hp for number in range(results, results + 10)]
 
-    assert after(enough - 1, [1, 3], 1.0) == after(enough - 1, [1, 3], -1.0)
-    assert after(enough, [1, 3], 1.0) != after(enough, [1, 3], -1.0)
-    assert after(4, [1], 1.0) != after(4, [1], -1.0)
+    assert proposals_after(enough - 1, [1, 3], 1.0) == proposals_after(enough - 1, [1, 3], -1.0)
+    assert proposals_after(enough, [1, 3], 1.0) != proposals_after(enough, [1, 3], -1.0)
+    assert proposals_after(4, [1], 1.0) != proposals_after(4, [1], -1.0)
 
 
 @pytest.mark.parametrize(("sampler", "trials"), [("gp", 4), ("trunks", 4), ("tpe", 12)])
