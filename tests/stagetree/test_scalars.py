@@ -87,11 +87,10 @@ def test_trainers_see_a_change_of_the_type_alone() -> None:
     assert order.trains(5, {"x": 1}) and not order.trains(5, {"x": True}) and not order.trains(6, {"x": 1})
 
 
-def test_a_timeline_is_of_values_with_their_types() -> None:
-    assert HpTimeline({"x": True, "y": {"family": "linear", "init": 1, "slope": 2}}).matches(
-        {"y": {"family": "linear", "init": 1, "slope": 2}, "x": True}
-    )
-    assert not HpTimeline({"x": True}).matches({"x": 1}) and not HpTimeline({"x": 1}).matches({"x": 1, "y": 1})
+def test_hyper_parameters_are_equal_in_any_order_with_their_types() -> None:
+    line = {"family": "linear", "init": 1, "slope": 2}
+    assert is_same_value({"x": True, "y": line}, {"y": dict(line), "x": True})
+    assert not is_same_value({"x": True}, {"x": 1}) and not is_same_value({"x": 1}, {"x": 1, "y": 1})
 
 
 def test_people_find_a_number_however_they_write_it() -> None:

@@ -150,7 +150,7 @@ class FlagSender:
         """The changed flags of each chain."""
         sent = self._sent.setdefault(frontier.id, {})
         if len(sent) > 2 * len(plan.chains):  # forgetting ended chains at each tick would cost most of it
-            sent = self._sent[frontier.id] = {name: flags for name, flags in sent.items() if name in plan.chains}
+            sent = self._sent[frontier.id] = {chain: flags for chain, flags in sent.items() if chain in plan.chains}
         news: dict[ChainId, _SentFlags] = {}
         for chain in [plan.chains[name] for name in sorted(frontier.affected) if name in plan.chains]:
             before = sent.get(chain.id, _SentFlags())
