@@ -58,13 +58,12 @@ if sys.dont_write_bytecode:  # containers set it; each of some hundred processes
 os.environ.setdefault("STAGETREE_PROOFS", "0")  # in stacks of tests that count trained steps; see tests/exactness
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # its thread would use the network, and the generators of trainers
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # set by a shell for background jobs; child processes of tests inherit it
+# A shell ignores the signal for background jobs, and child processes of tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-gc.disable()  # until all is collected: what is imported and collected stays
+gc.disable()  # until the tests are collected: imported modules and tests stay in memory anyway
 
 
 def pytest_collection_finish() -> None:

@@ -43,7 +43,7 @@ Scored = tuple[ResultScore, int]
 class Objectives:
     """goals: the metrics, each with 1 if less is better, else -1. The first is displayed if only one fits.
 
-    metrics: those that a result must have, in order.
+    metrics: all that a result must have, in order.
     """
 
     goals: tuple[tuple[str, int], ...]

@@ -115,7 +115,7 @@ def begun(fault: Fault, is_late: bool) -> Scene:
 
 @pytest.fixture(scope="module")
 def called() -> dict[bool, set[Place]]:
-    """What is called for the lame study while the fault would be on: elsewhere it changes nothing."""
+    """The calls for the lame study during which the fault would be on. In other places a fault changes nothing."""
     return {is_late: calls_for_lame(is_late) for is_late in (False, True)}
 
 

@@ -145,7 +145,8 @@ def progress(
     running = list(_running(plan, study, reached))
     steps = _steps(plan, study, running, expected)
     trials = TrialsDone(
-        done=sum(  # those that have reached their first result or their end; a later extension does not change that
+        # A trial is done at its first result or its end; a later extension does not change that.
+        done=sum(
             trial.state != TrialState.ACTIVE or plan.metrics(trial, trial.requested_steps[0]) is not None
             for trial in study.trials
         ),
