@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain import commands as c
@@ -128,6 +128,7 @@ STEPS = st.lists(
 )
 
 
+@example([("submit", 1.15625, 1), ("submit", 1.0, 0)])  # the rest was rounded up
 @given(STEPS)
 def test_studies_never_hold_more_than_the_allowance(steps: list[tuple[str, float, int]]) -> None:
     """A study trains until its budget is used up, as in the scheduler."""

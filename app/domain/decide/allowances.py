@@ -7,6 +7,7 @@ reopened study gets a new one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -31,7 +32,7 @@ class Allowance:
     @property
     def left(self) -> float:
         """The time for further studies."""
-        return max(0.0, round(self.slot_seconds - self.held, 3))
+        return max(0.0, _whole_milliseconds(self.slot_seconds - self.held))
 
 
 def held_seconds(plan: SearchPlan, study: Study) -> float:
@@ -79,8 +80,13 @@ def _submitted_spec(spec: e.Json, allowance: Allowance) -> e.Json:
 
 def _reopened_spec(study: Study, spec: e.Json, allowance: Allowance) -> e.Json:
     _check_left(allowance)
-    most = round(study.gpu_seconds + allowance.left, 3)
+    most = _whole_milliseconds(study.gpu_seconds + allowance.left)
     return {**spec, FIELD: min(most, spec.get(FIELD) or most)}
+
+
+def _whole_milliseconds(seconds: float) -> float:
+    """Round down, so that all budgets stay within the allowance. Float errors below a nanosecond do not count."""
+    return math.floor(round(seconds * 1000, 6)) / 1000
 
 
 def _check_left(allowance: Allowance) -> None:
