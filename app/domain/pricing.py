@@ -6,14 +6,15 @@ It follows exactly from node ids: trials share the nodes with equal ids.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.domain import schedule
 from app.domain.search_plan import SearchPlan, Study
 from app.domain.terms import NodeId, TrialState
+from stagetree.sequences import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +42,36 @@ class NodeProgress(Protocol):
     def metrics(self) -> Container[int]: ...
 
 
-def price(plan: SearchPlan, study: Study, paths: Sequence[Mapping[NodeId, int]], steps: int) -> Price:
+def price(plan: SearchPlan, study: Study, paths: Collection[Mapping[NodeId, int]], steps: int) -> Price:
     """The price of a trial. paths: for each repeat, its nodes with their starts, root first."""
     requested = ChainMap[NodeId, int]({}, {} if study.is_final else study.max_step_by_node)
     total, new, again = steps * len(paths), 0, 0
     for path in paths:
-        path_new, path_again = _count_steps(plan.nodes, requested, path, steps)
+        path_new, path_again = _count_steps(plan.nodes, requested, path.items(), steps)
         new, again = new + path_new, again + path_again
         requested.update(zip(path, [*list(path.values())[1:], steps], strict=True))
     return Price(total, total - new, new, again)
 
 
 def _count_steps(
-    nodes: Mapping[NodeId, NodeProgress], requested: Mapping[NodeId, int], path: Mapping[NodeId, int], steps: int
+    nodes: Mapping[NodeId, NodeProgress],
+    requested: Mapping[NodeId, int],
+    path: Iterable[tuple[NodeId, int]],
+    steps: int,
 ) -> tuple[int, int]:
-    """The new steps on a path, and the steps that are trained again."""
-    ends, new, resumed = [*list(path.values())[1:], steps], 0, next(iter(path.values()), 0)
+    """The new steps on a path, and the steps that are trained again. path: the nodes with their starts."""
+    following = iter(path)
+    upcoming = next(following, None)
+    new, resumed = 0, 0 if upcoming is None else upcoming[1]
     needed: int | None = None  # the step whose state training must begin with
     node: NodeProgress | None = None
-    for (name, start), end in zip(path.items(), ends, strict=True):
+    while upcoming is not None:
+        name, start = upcoming
         node = nodes.get(name)
+        if node is None and name not in requested:  # nor is any node below it, so none of them needs its name
+            return new + steps - start, (start if needed is None else needed) - resumed
+        upcoming = next(following, None)
+        end = steps if upcoming is None else upcoming[1]
         trained = start if node is None else max(start, min(end, node.reached))
         reached = max(trained, min(end, requested.get(name, 0)))
         new += end - reached
@@ -94,9 +105,9 @@ class TrainedTree:
     asked: Mapping[NodeId, int]
     left: float = inf
 
-    def price(self, hp: Mapping[str, Any], steps: int) -> int:
-        """The steps that a trial of the study would train. hp: in JSON. Raises `stagetree.sequences.SequenceError`."""
-        return sum(_count_steps(self.nodes, self.asked, schedule.path(hp, steps, ""), steps))
+    def price(self, configuration: Mapping[str, Sequence], steps: int) -> int:
+        """The steps that a trial of the study would train. Raises `stagetree.sequences.SequenceError`."""
+        return sum(_count_steps(self.nodes, self.asked, schedule.walk(configuration, steps), steps))
 
 
 EMPTY_TREE = TrainedTree({}, {})

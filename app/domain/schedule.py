@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby, takewhile
@@ -12,9 +12,11 @@ from typing import Any
 
 from app.domain.terms import NodeId, node_id, node_id_of_parts, node_id_part
 from stagetree.limits import DATA_SEED
-from stagetree.sequences import Form, Held, Scalar
+from stagetree.sequences import Form, Held, Piece, Scalar, Sequence
 from stagetree.sequences.tape import pieces_of
 
+Change = tuple[int, str, Form]
+"""The step from which a hyper-parameter follows another form, its name, and the form."""
 _START = itemgetter(0)
 
 
@@ -54,17 +56,31 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, seed
 
     parent: the parent of the first one. seed: the study's. Raises `stagetree.sequences.SequenceError`.
     """
-    nodes, parts, own = dict[NodeId, int](), dict.fromkeys(sorted(hp), ""), Held(seed).name
+    names = sorted(hp)
     changes = [
-        change for name in parts for change in takewhile(lambda change: change[0] < steps, _changes(name, hp[name]))
+        change for name in names for change in takewhile(lambda change: change[0] < steps, _changes(name, hp[name]))
     ]
-    for start, group in groupby(sorted(changes, key=_START), key=_START):
+    return dict(_nodes(names, sorted(changes, key=_START), parent, after, seed))
+
+
+def walk(sequences: Mapping[str, Sequence], steps: int) -> Iterator[tuple[NodeId, int]]:
+    """The nodes of a trial that begin before `steps`, root first, as in `path`; each is named when it is read."""
+    names = sorted(sequences)
+    changes = merge(*(_changes_of(name, sequences[name].pieces()) for name in names), key=_START)
+    return _nodes(names, takewhile(lambda change: change[0] < steps, changes), "", 0, 0)
+
+
+def _nodes(
+    names: list[str], changes: Iterable[Change], parent: str, after: int, seed: int
+) -> Iterator[tuple[NodeId, int]]:
+    parts, own = dict.fromkeys(names, ""), Held(seed).name
+    for start, group in groupby(changes, key=_START):
         for _, name, form in group:
             parts[name] = node_id_part(name, form.name) if name != DATA_SEED or form.name != own else ""
         if start >= after:
-            parent = node_id_of_parts(parent, start, filter(None, parts.values()))
-            nodes[parent] = start
-    return nodes
+            node = node_id_of_parts(parent, start, filter(None, parts.values()))
+            yield node, start
+            parent = node
 
 
 def path_from(hp: Mapping[str, Any], begin: int, steps: int, parent: str, seed: int) -> dict[NodeId, int]:
@@ -94,5 +110,9 @@ def _form_at(sequence: Any, step: int) -> Form:
     return deque(takewhile(lambda piece: piece.start <= step, pieces_of(sequence)), maxlen=1)[0].form
 
 
-def _changes(name: str, sequence: Any) -> Iterator[tuple[int, str, Form]]:
-    return ((piece.start, name, piece.form) for piece in pieces_of(sequence))
+def _changes(name: str, sequence: Any) -> Iterator[Change]:
+    return _changes_of(name, pieces_of(sequence))
+
+
+def _changes_of(name: str, pieces: Iterator[Piece]) -> Iterator[Change]:
+    return ((piece.start, name, piece.form) for piece in pieces)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.domain.schedule import segments
+from app.domain.schedule import path, segments, walk
 from app.domain.terms import NodeId, node_id
 from stagetree import sequences
-from stagetree.sequences import Form
+from stagetree.sequences import Form, Sequence
+from tests.strategies import configurations
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "forms.jsonl"
 """(sequence, step, name of the form in force there, id of that node beside a batch size of 64). Lines are added, never
@@ -36,6 +39,12 @@ def node_at(hp: dict[str, Any], step: int) -> tuple[dict[str, Form], NodeId]:
 def test_a_form_and_its_node_keep_their_names(sequence: Any, step: int, form: str, node: str) -> None:
     forms, name = node_at({"lr": sequence, "bs": 64}, step)
     assert (forms["lr"].name, name) == (form, node)
+
+
+@given(configurations(), st.integers(1, 60))
+def test_nodes_that_are_named_one_by_one_are_those_of_the_path(configuration: dict[str, Sequence], steps: int) -> None:
+    written = {name: sequence.to_json() for name, sequence in configuration.items()}
+    assert list(walk(configuration, steps)) == list(path(written, steps, "").items())
 
 
 def test_every_family_and_every_form_has_a_line() -> None:

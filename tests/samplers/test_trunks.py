@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from app.domain import commands as c
 from app.domain import events as e
+from app.domain import schedule
 from app.domain.evolve import fold
-from app.domain.pricing import trained_tree
+from app.domain.pricing import TrainedTree, trained_tree
 from app.domain.search_plan import Node, TrialEvent
 from app.domain.terms import TrialEventKind, TrialState
 from app.search.replay import replay
@@ -75,16 +76,14 @@ decays = st.fixed_dictionaries({"decay": st.integers(1, 18), "shape": st.sampled
 def test_the_price_of_a_trial_equals_its_trained_steps(before: list[Any], then: Any, keep: int | None) -> None:
     """Compared by the name of each node, with any checkpoints."""
 
-    def hp(fields: dict[str, Any]) -> dict[str, Any]:
-        return {"lr": parse({**WSD, **fields, "stable_until": 20 - fields["decay"]}).to_json()}
-
     study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
     simulator = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}, keep_every=keep)
     simulator.submit(STUDY, StudySpec.from_dict(study).to_json())
     for fields in (*before, then):
+        lr = parse({**WSD, **fields, "stable_until": 20 - fields["decay"]})
         plan, known = simulator.plan, simulator.plan.studies[STUDY]
-        price, executed = trained_tree(plan, known).price(hp(fields), 20), known.executed
-        simulator.give(c.AddTrial(study=STUDY, hp=hp(fields), steps=20))
+        price, executed = trained_tree(plan, known).price({"lr": lr}, 20), known.executed
+        simulator.give(c.AddTrial(study=STUDY, hp={"lr": lr.to_json()}, steps=20))
         simulator.run()
         assert simulator.plan.studies[STUDY].executed - executed == price
 
@@ -180,6 +179,14 @@ def sampler_with_losses(*outcomes: float | None, step: int = 20) -> trunks.Trunk
     return sampler
 
 
+def test_only_nodes_that_may_be_trained_are_named_for_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of candidates are priced for a proposal, and most share nothing."""
+    named, name = [], schedule.node_id_of_parts
+    monkeypatch.setattr(schedule, "node_id_of_parts", lambda *parts: named.append(parts) or name(*parts))
+    assert TrainedTree({}, {}).price({"lr": parse({"family": "linear", "init": 1, "slope": -0.01})}, 20) == 20
+    assert len(named) == 1
+
+
 @pytest.mark.parametrize("outcomes", [[None] * 6, [1.0] * 6, [1e300, -1e300] * 3, [3.0, 2.0, 1.0, 4.0, None, None]])
 def test_any_results_allow_a_next_proposal(outcomes: list[float | None]) -> None:
     sampler = sampler_with_losses(*outcomes)
@@ -188,11 +195,11 @@ def test_any_results_allow_a_next_proposal(outcomes: list[float | None]) -> None
 
 
 def test_trials_part_where_their_values_differ() -> None:
-    one, other = ({"lr": {**WSD, "stable_until": at, "decay": 20 - at}} for at in (12, 16))
+    one, other = ({"lr": parse({**WSD, "stable_until": at, "decay": 20 - at})} for at in (12, 16))
     assert trunks.parting(one, other, 20) == 13  # the first step of a decay is at the peak
     assert trunks.parting(one, one, 20) == 20
-    assert trunks.parting({"lr": 0.1}, {"lr": 0.2}, 20) == 0
-    assert trunks.parting({"lr": 0.1}, {"lr": {**WSD, "stable_until": 9, "decay": 3}}, 20) == 0
+    assert trunks.parting({"lr": parse(0.1)}, {"lr": parse(0.2)}, 20) == 0
+    assert trunks.parting({"lr": parse(0.1)}, {"lr": parse({**WSD, "stable_until": 9, "decay": 3})}, 20) == 0
 
 
 def test_the_model_knows_which_part_of_a_trial_a_value_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ left out. The model expects little of values that change little of a trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 from math import inf
 from random import Random
 from typing import Any
@@ -19,11 +19,13 @@ import numpy as np
 
 from app.domain import schedule
 from app.domain.pricing import EMPTY_TREE, TrainedTree
-from app.search.samplers.base import to_json
+from app.domain.terms import NodeId
+from app.search.samplers.base import Values
 from app.search.samplers.gaussian import Numbers
 from app.search.samplers.gp import Candidate, GPSampler
 from app.search.samplers.known_trials import KnownTrial
 from app.search.samplers.step_model import MOST_TRIALS, StepModel
+from stagetree.sequences import parse
 from stagetree.space import Choose
 from stagetree.space.distinct import Configuration
 from stagetree.spec import StudySpec
@@ -62,7 +64,7 @@ class TrunkSampler(GPSampler):
         return {**super()._reason(chosen), "price": chosen.price}
 
     def _price(self, configuration: Configuration) -> int:
-        return self._tree.price(to_json(configuration), self._steps)
+        return self._tree.price(configuration, self._steps)
 
     def _scores(self, model: StepModel, candidates: list[Candidate]) -> Numbers:
         prices = np.array([max(1, candidate.price) for candidate in candidates])
@@ -112,27 +114,24 @@ class TrunkSampler(GPSampler):
         """For each parameter, the step from which another value of it changes the trial."""
         if base.number not in self._partings:
             chance = Random(f"{self._seed}/late/{base.number}")
-            found = {place: self._parting(chance, base, place) for place in base.sample}
+            own = {name: parse(value) for name, value in base.hp.items()}
+            found = {place: self._parting(chance, base.sample, own, place) for place in base.sample}
             self._partings[base.number] = {place: step for place, step in found.items() if step is not None}
         return self._partings[base.number]
 
-    def _parting(self, chance: Random, base: KnownTrial, changed: str) -> int | None:
+    def _parting(self, chance: Random, base: Values, own: Configuration, changed: str) -> int | None:
         """The step from which another value changes the trial; 0 if there is no such trial, None if no other value was
         found.
         """
         drawn = [self._free[changed].at(chance.random()) for _ in range(DRAWS)]
-        if (value := next((each for each in drawn if each != base.sample[changed]), None)) is None:
+        if (value := next((each for each in drawn if each != base[changed]), None)) is None:
             return None
-        sample = {**base.sample, changed: value}
+        sample = {**base, changed: value}
         made = self._maker.build(lambda place, free: sample[place] if place in sample else free.at(0.5))
-        return 0 if made is None else parting(base.hp, to_json(made[1]), self._steps)
+        return 0 if made is None else parting(own, made[1], self._steps)
 
 
-def parting(hp: Mapping[str, Any], other: Mapping[str, Any], steps: int) -> int:
+def parting(one: Configuration, other: Configuration, steps: int) -> int:
     """The step at which two trials part, or `steps`: before it, they share the same nodes."""
-    ways = [list(schedule.path(each, steps, "").items()) for each in (hp, other)]
-    for one, two in zip(*ways, strict=False):
-        if one != two:
-            return int(min(one[1], two[1]))
-    shorter, longer = sorted(ways, key=len)
-    return longer[len(shorter)][1] if len(shorter) < len(longer) else steps
+    ways = (chain(schedule.walk(each, steps), [(NodeId(""), steps)]) for each in (one, other))
+    return next((min(mine[1], theirs[1]) for mine, theirs in zip(*ways, strict=False) if mine != theirs), steps)
