@@ -178,6 +178,7 @@ def _read_asha(searcher: Json, draft: Draft) -> None:
         "kind": "asha",
         "reduction_factor": whole(searcher.get("divisor", 4), "searcher.divisor"),
         "type": "promotion",
+        "sampler": "random",
     }
     if searcher.get("stop_once"):
         draft.tuner["type"] = "stopping"

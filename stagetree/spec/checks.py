@@ -17,12 +17,12 @@ from stagetree.spec.errors import FieldError, Problem, SpecError, add_choice_hin
 from stagetree.spec.fields import OTHER_NAMES, part_of, sentence
 from stagetree.spec.objectives import MODES, Metric, name_first_metric
 from stagetree.spec.tuners import KINDS, FixedTuner, GridTuner, HyperbandTuner, PbtTuner, TrialsTuner, TunerSpec
-from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.tuners.base import SamplerName, SamplingTuner, TunedStudy
 from stagetree.spec.tuners.fixed import CustomTuner, TrialSpec
 from stagetree.spec.tuners.pbt import MAX_DRAWS
 
 LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
-SAMPLERS = get_args(SamplingTuner.model_fields["sampler"].annotation)
+SAMPLERS = get_args(SamplerName)
 
 
 def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) -> Problem:

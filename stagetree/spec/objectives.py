@@ -91,7 +91,7 @@ def check_objectives(spec: JudgedStudy) -> None:
     if not spec.tuner.takes_objectives:
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.takes_objectives)
         raise FieldError("tuner.kind", f"must be one of {kinds} with {objectives}, got {spec.tuner.kind}")  # type: ignore[attr-defined]
-    if isinstance(spec.tuner, SamplingTuner) and spec.tuner.sampler not in NON_LEARNING:
+    if isinstance(spec.tuner, SamplingTuner) and spec.tuner.sampler not in (None, *NON_LEARNING):
         raise FieldError(
             "tuner.sampler", f"must be one of {', '.join(NON_LEARNING)} with {objectives}, got {spec.tuner.sampler}"
         )

@@ -62,7 +62,7 @@ from stagetree.spec.trainer_inputs import (
     check_ranks,
     check_repeats,
 )
-from stagetree.spec.tuners import KINDS, FixedTuner, StopHopeless, TrialsTuner, Tuner
+from stagetree.spec.tuners import KINDS, AsynchronousTuner, FixedTuner, StopHopeless, TrialsTuner, Tuner
 
 OMITTED = frozenset(
     {
@@ -88,7 +88,7 @@ OMITTED = frozenset(
 )
 """Fields that are omitted from the JSON of a study when they have their defaults."""
 
-FILLED_IN = ("sampling_seed", "ties")
+FILLED_IN = ("sampling_seed", "ties", "sampler")
 """The fields of a tuner that get a value at the submission of a study, if it has them and its user set none."""
 
 
@@ -337,9 +337,11 @@ class StudySpec(SpecModel):
     def fill_in(self, sampling_seed: int) -> Self:
         """The study with a value for each field in `FILLED_IN`, and for `target_at`.
 
-        Recorded studies of 0.1.0 lack them: their ties are by number, and only results reach their targets.
+        Recorded studies of 0.1.0 lack them: their ties are by number, and only results reach their targets. Their
+        sampler is on record.
         """
-        values = {"sampling_seed": sampling_seed, "ties": "seed"}
+        sampler = self.tuner.default_sampler(self) if isinstance(self.tuner, AsynchronousTuner) else None
+        values = {"sampling_seed": sampling_seed, "ties": "seed", "sampler": sampler}
         missing = {name: values[name] for name in FILLED_IN if getattr(self.tuner, name, self) is None}
         filled: dict[str, Any] = {"tuner": self.tuner.model_copy(update=missing)} if missing else {}
         if self.target is not None and self.target_at is None and not self._evaluations_problem():

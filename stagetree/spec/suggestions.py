@@ -42,7 +42,9 @@ class SuggestedStudy(TunedStudy, Protocol):
 
 def check_learn_from(spec: SuggestedStudy) -> None:
     """Raise `FieldError` if the sampler cannot learn from these studies."""
-    if spec.learn_from and getattr(spec.tuner, "sampler", None) not in TRANSFER_SAMPLERS:
+    sampler = getattr(spec.tuner, "sampler", "")
+    sampler = spec.tuner.default_sampler(spec) if sampler is None else sampler
+    if spec.learn_from and sampler not in TRANSFER_SAMPLERS:
         samplers = ", ".join(TRANSFER_SAMPLERS)
         text = f"must be left out, or the tuner's sampler be one of {samplers}: no other learns from studies"
         raise FieldError("learn_from", text)

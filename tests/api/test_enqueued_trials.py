@@ -14,7 +14,7 @@ from stagetree.study import Study
 from tests.api.world import Workers, changed
 
 SPACE = {"lr": {"loguniform": [0.001, 1]}, "bs": [32, 64]}
-ASHA = {"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40}
+ASHA = {"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40, "sampler": "random"}
 
 
 @pytest.fixture
@@ -107,6 +107,13 @@ def test_what_a_sampler_knows_and_would_propose(http: TestClient, workers: Worke
     state = http.get(f"/studies/{grid}/sampler").json()
     assert (state["sampler"], state["next"]) == ("", None) and "asks no sampler" in state["text"][0]
     assert state["refuses"].startswith("the study file lists the trials of grid")
+
+
+def test_a_submitted_study_names_the_sampler_that_it_has_by_default(http: TestClient) -> None:
+    tuner = {name: value for name, value in ASHA.items() if name != "sampler"}
+    study = http.post("/studies", json=changed(space=SPACE, tuner=tuner)).json()["study"]
+    assert http.get(f"/studies/{study}").json()["spec"]["tuner"]["sampler"] == "trunks"
+    assert http.get(f"/studies/{study}/sampler").json()["sampler"] == "trunks"
 
 
 def test_a_tuner_that_takes_none(http: TestClient) -> None:

@@ -158,6 +158,7 @@ DETERMINED: dict[str, tuple[str, str, Json, Json]] = {
             "num_trials": 16,
             "reduction_factor": 4,
             "type": "promotion",
+            "sampler": "random",
             "min_steps": 4,
             "max_steps": 1024,
         },
@@ -193,7 +194,15 @@ DETERMINED: dict[str, tuple[str, str, Json, Json]] = {
         """,
         "max_steps",
         {"lr": {"uniform": [0.0001, 1.0]}},
-        {"kind": "asha", "num_trials": 9, "reduction_factor": 3, "type": "stopping", "min_steps": 1, "max_steps": 9},
+        {
+            "kind": "asha",
+            "num_trials": 9,
+            "reduction_factor": 3,
+            "type": "stopping",
+            "sampler": "random",
+            "min_steps": 1,
+            "max_steps": 9,
+        },
     ),
 }
 

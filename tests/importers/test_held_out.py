@@ -193,7 +193,7 @@ RIGHT: dict[str, tuple[str, Json, Json]] = {
         """.replace("divisor: 4", "divisor: 4, mode: aggressive, max_length: {epochs: 32}"),
         {"global_batch_size": 32, "learning_rate": {"loguniform": [1e-5, 10]}, "dropout": {"uniform": [0.2, 0.8]}}
         | {"layer": "relu"},
-        {"kind": "asha", "type": "promotion", "num_trials": 500, "min_steps": 1, "max_steps": 32}
+        {"kind": "asha", "type": "promotion", "sampler": "random", "num_trials": 500, "min_steps": 1, "max_steps": 32}
         | {"reduction_factor": 4},
     ),
     "Determined: nested, by batches": (

@@ -52,19 +52,19 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 def unavailable(spec: StudySpec) -> str | None:
     """Why the study's sampler cannot work here, in a sentence; None if it can."""
-    sampler = spec.tuner.sampler if isinstance(spec.tuner, SamplingTuner) else ""
-    if all(map(find_spec, NEEDED.get(sampler, ()))):
+    sampler = spec.tuner.sampler if isinstance(spec.tuner, SamplingTuner) else None
+    if all(map(find_spec, NEEDED.get(sampler or "", ()))):
         return None
     return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
 
 
 def sampler_of(spec: StudySpec) -> Sampler | None:
     """The study's sampler, which begins with the configurations of `first`; None if the tuner lists its
-    configurations.
+    configurations. Random if the study names none: its submission fills in the default.
     """
     if not isinstance(spec.tuner, SamplingTuner):
         return None
-    sampler = SAMPLERS[spec.tuner.sampler](spec)
+    sampler = SAMPLERS[spec.tuner.sampler or "random"](spec)
     return FirstConfigurations(spec, sampler) if spec.first else sampler
 
 

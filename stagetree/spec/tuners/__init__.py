@@ -19,13 +19,14 @@ from stagetree.spec.tuners.early_stopping import (
     StopHopeless,
 )
 from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, FixedTuner, GridTuner, RandomTuner, TrialsTuner
-from stagetree.spec.tuners.halving import AshaTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
+from stagetree.spec.tuners.halving import AshaTuner, AsynchronousTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
 from stagetree.spec.tuners.pbt import PbtTuner
 
 __all__ = [
     "KINDS",
     "AshaTuner",
     "AsyncHyperbandTuner",
+    "AsynchronousTuner",
     "BanditTuner",
     "CurveTuner",
     "CustomTuner",

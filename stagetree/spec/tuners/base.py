@@ -60,13 +60,18 @@ DRAWN_FIRST = {"tpe": 10, "gp": 4, "trunks": 4, "cmaes": 1}
 """How many results a sampler needs before it stops sampling at random."""
 
 
+SamplerName = Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp", "trunks"]
+
+
+def sampler_field(default: str | None, text: str = "") -> Any:
+    described = "random, grid, sobol, halton, tpe, cmaes, gp or trunks: where configurations come from"
+    return Field(default=default, description=described + text)
+
+
 class SamplingTuner(TunerSpec):
     """The base class of tuners that take configurations one by one from a sampler."""
 
-    sampler: Literal["random", "grid", "sobol", "halton", "tpe", "cmaes", "gp", "trunks"] = Field(
-        default="random",
-        description="random, grid, sobol, halton, tpe, cmaes, gp or trunks: where configurations come from",
-    )
+    sampler: SamplerName | None = sampler_field(default="random")
     sampling_seed: Seed | None = sampling_seed_field()
     first: list[Sequences] | None = first_field()
     distinct: bool = distinct_field()
@@ -82,7 +87,8 @@ class SamplingTuner(TunerSpec):
         elif spec.search_space.is_empty():
             raise WhereError("must let at least one combination of the space through, got none")
         if self.per_rung is not None and self.sampler != "tpe":
-            raise FieldError("tuner.per_rung", f"must be left out for {self.sampler}: it is of the sampler tpe")
+            sampler = self.sampler or "the default sampler"
+            raise FieldError("tuner.per_rung", f"must be left out for {sampler}: it is of the sampler tpe")
         self.check_steps()
         self.check_study(spec)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -21,9 +21,18 @@ from stagetree.spec.fields import (
     num_trials_field,
     reduction_factor_field,
 )
-from stagetree.spec.tuners.base import SamplingTuner, TunedStudy
+from stagetree.spec.tuners.base import SamplerName, SamplingTuner, TunedStudy, sampler_field
 from stagetree.spec.tuners.rung_values import AnyRungValue
 from stagetree.spec.tuners.rungs import MAX_RUNGS, log_floor, rung_steps, rungs_down_from
+
+
+class GuidedStudy(TunedStudy, Protocol):
+    """The fields of a study that its default sampler depends on."""
+
+    @property
+    def metrics(self) -> list[Any]: ...
+    @property
+    def constraints(self) -> list[str]: ...
 
 
 class HalvingTuner(SamplingTuner):
@@ -80,15 +89,36 @@ class ShaTuner(HalvingTuner):
             )
 
 
-class AshaTuner(HalvingTuner):
-    """Asynchronous successive halving. Without `max_steps`, trials may climb forever (infinite horizon)."""
+MODEL, MOST_MODELLED = "trunks", 200
+"""The sampler by default where results can guide it, and up to how many trials of a study."""
+
+
+class AsynchronousTuner(HalvingTuner):
+    """The base class of tuners that ask for a trial when a slot has room for it, so that samplers know results."""
 
     takes_objectives: ClassVar[bool] = True
+    num_trials: Count = num_trials_field()
+    sampler: SamplerName | None = sampler_field(
+        default=None,
+        text=f"; by default {MODEL}, but random with several metrics, constraints, more than {MOST_MODELLED} trials, "
+        "or as many trials as configurations",
+    )
+
+    def default_sampler(self, spec: GuidedStudy) -> str:
+        """The sampler of a study that names none: a model, where results can guide it and there is a choice."""
+        ways = spec.search_space.ways()
+        has_choice = ways is None or ways > self.num_trials
+        is_few = self.num_trials <= MOST_MODELLED
+        return MODEL if has_choice and is_few and not spec.metrics and not spec.constraints else "random"
+
+
+class AshaTuner(AsynchronousTuner):
+    """Asynchronous successive halving. Without `max_steps`, trials may climb forever (infinite horizon)."""
+
     kind: Literal["asha"] = "asha"
     type: Literal["promotion", "stopping"] = Field(
         default="promotion", description="promotion (trials wait at their rung) or stopping (they continue or end)"
     )
-    num_trials: Count = num_trials_field()
     min_steps: Count = min_steps_field()
     max_steps: Count | None = aliased("max_steps", "the number of steps at the top rung, at least 1", default=None)
     reduction_factor: Factor = reduction_factor_field()
@@ -163,12 +193,10 @@ class HyperbandTuner(HalvingTuner):
         return range(min(self.brackets or most, most))
 
 
-class AsyncHyperbandTuner(HalvingTuner):
+class AsyncHyperbandTuner(AsynchronousTuner):
     """ASHA in several brackets. Without `min_steps` there are at most five rungs."""
 
-    takes_objectives: ClassVar[bool] = True
     kind: Literal["async_hyperband"] = "async_hyperband"
-    num_trials: Count = num_trials_field()
     min_steps: Count | None = min_steps_field(default=None)
     max_steps: Count = max_steps_field()
     reduction_factor: Factor = reduction_factor_field()
