@@ -194,6 +194,19 @@ def test_any_results_allow_a_next_proposal(outcomes: list[float | None]) -> None
     assert proposal is not None and proposal == sampler.propose(len(outcomes))
 
 
+def test_a_proposal_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more, it took twice the time of the processor beside slots that use every core."""
+    threads, fit = list[int](), step_model.fit_process
+    with gp.blas().limit(limits=2):
+        monkeypatch.setattr(step_model, "fit_process", lambda *given: threads.extend(_threads()) or fit(*given))
+        assert sampler_with_losses(*[3.0, 2.0, 1.0, 4.0] * 2).propose(8) is not None
+        assert threads and set(threads) == {1} and set(_threads()) == {2}
+
+
+def _threads() -> list[int]:
+    return [library["num_threads"] for library in gp.blas().info()]
+
+
 def test_trials_part_where_their_values_differ() -> None:
     one, other = ({"lr": parse({**WSD, "stable_until": at, "decay": 20 - at})} for at in (12, 16))
     assert trunks.parting(one, other, 20) == 13  # the first step of a decay is at the peak

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from random import Random
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
@@ -41,6 +43,12 @@ part of `num_trials`.
 A random trial costs little there. A model of fewer trials proposes trial after trial near the first good one, each a
 little better than the last: all are promoted, and take the steps of a wider search.
 """
+
+
+@cache
+def blas() -> ThreadpoolController:
+    """The threads of linear algebra. The matrices are small, so more than one costs time, and sums depend on it."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,8 @@ class GPSampler:
         ranked = self._known.ranked()
         if len(ranked) < self._enough() or not self._cube.width:
             return None
-        best = self._best(Random(f"{self._seed}/{number}"), self._model(), ranked)
+        with blas().limit(limits=1):
+            best = self._best(Random(f"{self._seed}/{number}"), self._model(), ranked)
         return None if best is None else Proposal(to_json(best.configuration), self._reason(best))
 
     def _model(self) -> StepModel:
