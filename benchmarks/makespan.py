@@ -48,17 +48,16 @@ DECAYS = [0.1, *({"family": "multistep", "init": 0.1, "milestones": [at], "gamma
 SPACE = {"x": {"uniform": [0.1, 1.0]}, "lr": DECAYS}
 FEW = {"x": [0.2, 0.5, 0.9], "lr": DECAYS}
 MANY: Json = {"num_trials": 12, "max_steps": 18}
+HALVING: Json = {**MANY, "min_steps": 2, "reduction_factor": 3, "sampler": "random"}
 
 STUDIES: dict[str, Json] = {
     "grid": {"space": FEW, "tuner": {"kind": "grid", "max_steps": 18}},
     "random": {"tuner": {"kind": "random", **MANY}},
     "sha": {"tuner": {"kind": "sha", "num_trials": 18, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}},
-    "asha": {"tuner": {"kind": "asha", **MANY, "num_trials": 18, "min_steps": 2, "reduction_factor": 3}},
-    "asha-stopping": {
-        "tuner": {"kind": "asha", "type": "stopping", **MANY, "num_trials": 18, "min_steps": 2, "reduction_factor": 3}
-    },
+    "asha": {"tuner": {"kind": "asha", **HALVING, "num_trials": 18}},
+    "asha-stopping": {"tuner": {"kind": "asha", "type": "stopping", **HALVING, "num_trials": 18}},
     "hyperband": {"tuner": {"kind": "hyperband", "min_steps": 2, "max_steps": 18, "reduction_factor": 3}},
-    "async_hyperband": {"tuner": {"kind": "async_hyperband", **MANY, "min_steps": 2, "reduction_factor": 3}},
+    "async_hyperband": {"tuner": {"kind": "async_hyperband", **HALVING}},
     "median": {"tuner": {"kind": "median", **MANY, "min_steps": 4, "interval": 4}},
     "bandit": {"tuner": {"kind": "bandit", **MANY, "interval": 4}},
     "early_term": {"tuner": {"kind": "early_term", **MANY, "boundary": 6}},
