@@ -6,8 +6,8 @@ It follows exactly from node ids: trials share the nodes with equal ids.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class NodeProgress(Protocol):
     @property
     def resumable(self) -> Iterable[int]: ...
     @property
-    def metrics(self) -> Container[int]: ...
+    def metrics(self) -> Collection[int]: ...
 
 
 def price(plan: SearchPlan, study: Study, paths: Collection[Mapping[NodeId, int]], steps: int) -> Price:
@@ -86,7 +86,7 @@ def _count_steps(
 
 @dataclass(frozen=True, slots=True)
 class TrainedNode:
-    """A snapshot of a node's progress."""
+    """A copy of a node's progress."""
 
     reached: int
     resumable: tuple[int, ...]
@@ -95,34 +95,40 @@ class TrainedNode:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTree:
-    """A snapshot of the nodes that a study can share; empty if its trials share nothing.
+    """The nodes that a study can share; empty if its trials share nothing. It changes with the plan.
 
-    asked: the study's last requested step in each node. left: the steps of `max_total_steps` that are neither run nor
-    needed by active trials; infinite without that budget.
+    asked: the study's last requested step in each node. version: the plan's `progress_version`; prices of equal trees
+    differ only by the study's own requests. left: the steps of `max_total_steps` that are neither run nor needed by
+    active trials; infinite without that budget.
     """
 
-    nodes: Mapping[NodeId, TrainedNode]
-    asked: Mapping[NodeId, int]
+    nodes: Mapping[NodeId, NodeProgress] = field(compare=False)
+    asked: Mapping[NodeId, int] = field(compare=False)
+    version: int = 0
     left: float = inf
 
     def price(self, configuration: Mapping[str, Sequence], steps: int) -> int:
         """The steps that a trial of the study would train. Raises `stagetree.sequences.SequenceError`."""
         return sum(_count_steps(self.nodes, self.asked, schedule.walk(configuration, steps), steps))
 
+    def copy(self) -> TrainedTree:
+        """The same, for use while the plan may change."""
+        nodes = {
+            name: TrainedNode(node.reached, tuple(node.resumable), tuple(node.metrics))
+            for name, node in self.nodes.items()
+        }
+        return replace(self, nodes=nodes, asked=dict(self.asked))
+
 
 EMPTY_TREE = TrainedTree({}, {})
 
 
 def trained_tree(plan: SearchPlan, study: Study) -> TrainedTree:
-    """A snapshot of the plan for a study."""
+    """The tree of a study, which costs nothing to make, however large the plan is."""
     left = _steps_left(plan, study)
     if study.isolated or not study.spec.merge:
         return replace(EMPTY_TREE, left=left)
-    nodes = {
-        name: TrainedNode(node.reached, tuple(sorted(node.resumable)), tuple(node.metrics))
-        for name, node in plan.nodes.items()
-    }
-    return TrainedTree(nodes, dict(study.max_step_by_node), left)
+    return TrainedTree(plan.nodes, study.max_step_by_node, plan.progress_version, left)
 
 
 def _steps_left(plan: SearchPlan, study: Study) -> float:

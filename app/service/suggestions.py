@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain import commands as c
@@ -98,7 +99,8 @@ def sampler_state(use: Services, row: StudyRecord, at: int | None = None) -> Sam
         spec = StudySpec(**study.spec.json)
         try:
             driver = TunerDriver(study.spec.json)
-            driver.observe(study, context_of(plan, study, study.submitted_at, 1))
+            context = context_of(plan, study, study.submitted_at, 1)
+            driver.observe(study, replace(context, tree=lambda: context.tree().copy()))
         except TunerFailed as problem:
             raise StateConflict(f"study {row.id}: {problem}") from None
         learned = [learned_text(each) for each in study.learned]

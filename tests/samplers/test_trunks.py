@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -16,10 +17,10 @@ from hypothesis import strategies as st
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain import schedule
-from app.domain.evolve import fold
+from app.domain.evolve import evolve, fold
 from app.domain.pricing import TrainedTree, trained_tree
-from app.domain.search_plan import Node, TrialEvent
-from app.domain.terms import TrialEventKind, TrialState
+from app.domain.search_plan import Node, SearchPlan, TrialEvent
+from app.domain.terms import StudyId, TrialEventKind, TrialState
 from app.search.replay import replay
 from app.search.samplers import SAMPLERS, gaussian, gp, step_model, trunks
 from app.search.samplers.cube import Cube, near, spread
@@ -177,6 +178,46 @@ def sampler_with_losses(*outcomes: float | None, step: int = 20) -> trunks.Trunk
         kind = TrialEventKind.FAIL if outcome is None else TrialEventKind.RESULT
         sampler.observe(TrialEvent(kind, number, step, metrics={} if outcome is None else {"loss": outcome}))
     return sampler
+
+
+@settings(max_examples=10)
+@given(
+    tried=st.lists(decays, min_size=2, max_size=4),
+    keep=st.sampled_from([None, 2]),
+    lost=st.integers(1, 4),
+)
+def test_prices_change_only_with_the_version_of_progress_or_the_requests_of_the_study(
+    tried: list[Any], keep: int | None, lost: int
+) -> None:
+    """So a sampler need not compare the nodes of a plan, which may be many, to see whether prices changed."""
+    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
+    simulator = Simulator(slots=2, measure=lambda node, step: {"loss": 1.0}, keep_every=keep)
+    for name in (STUDY, StudyId("other")):
+        simulator.submit(name, StudySpec.from_dict(study).to_json())
+    probes = [{"lr": parse({**WSD, **fields, "stable_until": 20 - fields["decay"]})} for fields in tried]
+    for number, probe in enumerate(probes):
+        asker = (STUDY, StudyId("other"))[number % 2]
+        simulator.give(c.AddTrial(study=asker, hp={"lr": probe["lr"].to_json()}, steps=20))
+        simulator.run()
+    plan, seen = SearchPlan(), dict[Any, list[int]]()
+    for event in _losing_every(lost, [each.event for each in simulator.log()]):
+        evolve(plan, event)
+        if (asking := plan.studies.get(STUDY)) is not None:
+            tree = trained_tree(plan, asking)
+            prices = [tree.price(each, 20) for each in probes]
+            assert prices == [tree.copy().price(each, 20) for each in probes]
+            assert seen.setdefault((tree.version, str(asking.max_step_by_node)), prices) == prices
+
+
+def _losing_every(n: int, events: list[e.Event]) -> Iterator[e.Event]:
+    """The events, with each n-th checkpoint dropped at once."""
+    kept = 0
+    for event in events:
+        yield event
+        if isinstance(event, e.CheckpointKept):
+            kept += 1
+            if kept % n == 0:
+                yield e.CheckpointDropped(node=event.node, step=event.step, key=event.key, reason="deleted")
 
 
 def test_only_nodes_that_may_be_trained_are_named_for_a_price(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ def _charge(plan: SearchPlan, chain: Chain, stage: e.Stage, steps: int, seconds:
     if node.id in plan.nodes:
         _count_repeated_steps(node, study, stage.start, stage.start + steps)
     node.reached = max(node.reached, stage.start + steps)
+    plan.progress_version += 1
     study.gpu_seconds += seconds * chain.ranks
     if steps and not node.steps_run and node.id in plan.nodes:
         plan.measured.append(node.id)

@@ -114,6 +114,7 @@ def _add_node(plan: SearchPlan, name: NodeId, parent: NodeId | None, start: int,
     plan.touched.add(name)
     if node.steps_run:
         plan.measured.append(name)
+        plan.progress_version += 1
 
 
 def _add_average(plan: SearchPlan, event: e.AverageNamed) -> None:

@@ -103,6 +103,7 @@ def record_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     """Record an evaluation, and the results of the trials that waited for it."""
     node = plan.node(event.node)
     node.metrics[event.step] = event.metrics
+    plan.progress_version += 1
     node.evaluations_given_up.pop(event.step, None)
     if node.evaluation_failures:
         left = {place: slots for place, slots in node.evaluation_failures.items() if place[0] != event.step}
@@ -164,6 +165,7 @@ def _keep(plan: SearchPlan, node: Node, event: e.CheckpointKept, checkpoint: Che
         _withdraw(plan, node, event.step)  # two workers stored the state: one is enough
     _remove_checkpoint(plan, node, event.step)
     node.checkpoints[event.step] = checkpoint
+    plan.progress_version += 1
     plan.intermediate_bytes += event.size * event.intermediate
     plan.kept_bytes += event.size
     node.saving.pop(event.step, None)
@@ -208,5 +210,6 @@ def drop_checkpoint(plan: SearchPlan, event: e.CheckpointDropped) -> None:
 def _remove_checkpoint(plan: SearchPlan, node: Node, step: int) -> None:
     checkpoint = node.checkpoints.pop(step, None)
     if checkpoint is not None:
+        plan.progress_version += 1
         plan.intermediate_bytes -= checkpoint.size * checkpoint.intermediate
         plan.kept_bytes -= checkpoint.size

@@ -34,6 +34,8 @@ class SearchPlan:
     """The inverse of `means`: the averages that each state is part of, by node and step."""
     measured: list[NodeId] = field(default_factory=list)
     """The nodes with trained steps, in the order of their first one."""
+    progress_version: int = 0
+    """Counts the changes of trained steps, checkpoints and metrics, on which the prices of trials depend."""
     touched: set[NodeId] = field(default_factory=set)
     """Nodes whose outstanding work may have changed. The frontier empties it."""
 

@@ -56,8 +56,8 @@ class TrunkSampler(GPSampler):
 
     def look(self, tree: TrainedTree) -> bool:
         """Use this tree for prices from now on; returns whether it is another one."""
-        if has_changed := tree != self._tree:
-            self._tree, self._last = tree, None
+        has_changed, self._tree = tree != self._tree, tree
+        self._last = None if has_changed else self._last
         return has_changed
 
     def _reason(self, chosen: Candidate) -> dict[str, Any]:
