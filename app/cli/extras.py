@@ -6,7 +6,19 @@ import sys
 from importlib.util import find_spec
 
 STORE = ("alembic", "sqlalchemy", "sqlmodel")
-SERVER = (*STORE, "celery", "fastapi", "fsspec", "kombu", "numpy", "redis", "scipy", "starlette", "uvicorn")
+SERVER = (
+    *STORE,
+    "celery",
+    "fastapi",
+    "fsspec",
+    "kombu",
+    "numpy",
+    "redis",
+    "scipy",
+    "starlette",
+    "threadpoolctl",
+    "uvicorn",
+)
 TRAINING = ("numpy", "safetensors", "torch")
 STACK = (*SERVER, *TRAINING)
 

@@ -96,6 +96,12 @@ def test_without_extras_commands_ask_a_server(alone: Alone, command: list[str]) 
     assert "Traceback" not in done.stderr
 
 
+def test_without_extras_the_studies_of_a_folder_are_looked_up(alone: Alone) -> None:
+    """By the SQLite driver alone. This folder's database has no tables."""
+    done = alone("-m", "stagetree", "trials", "last", "--dir", "kept")
+    assert done.returncode == 1 and "stagetree: kept: the database's schema is at nothing" in done.stderr
+
+
 def test_without_extras_there_is_help(alone: Alone) -> None:
     assert alone("-m", "stagetree", "--help").returncode == 0
 
@@ -120,7 +126,6 @@ SOBOL = 'tuner={"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4,
         (["api"], "server"),
         (["mcp"], "mcp"),
         (["gc", "--yes"], "server"),
-        (["trials", "last", "--dir", "kept"], "server"),
         (["open", "kept"], "server"),
         (["backup", "there", "--dir", "kept"], "server"),
         (
@@ -132,7 +137,7 @@ SOBOL = 'tuner={"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4,
 )
 def test_without_extras_the_message_names_the_package(alone: Alone, command: list[str], extra: str) -> None:
     done = alone("-m", "stagetree", *command)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
     needs = rf"stagetree: stagetree {command[0]} needs \w+: pip install 'stagetree\[{extra}\]'"
     assert re.fullmatch(needs, done.stderr.splitlines()[-1])
     assert "Starting" not in done.stderr and "Traceback" not in done.stderr
