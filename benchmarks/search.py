@@ -49,10 +49,12 @@ from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from stagetree.space import Choice, Space
 from stagetree.spec import StudySpec
+from stagetree.spec.tuners.halving import MODEL, MOST_MODELLED
 
 RUNGS, ETA = 4, 3
 
 ARMS: dict[str, dict[str, Any]] = {
+    "default": {},
     "random": {"sampler": "random"},
     "tpe": {"sampler": "tpe"},
     "tpe per_rung: false": {"sampler": "tpe", "per_rung": False},
@@ -121,10 +123,11 @@ class Results:
 def study_of(run: Run, task: Task) -> StudySpec:
     """As its user writes it, by the rules of a server. Its budget ends it: trials that share beginnings may be many."""
     least = max(1, task.steps // ETA ** (RUNGS - 1)) if run.tuner == "asha" else task.steps
-    steps = {"num_trials": run.budget, "min_steps": least, "max_steps": task.steps, "eta": ETA}
+    steps = {"num_trials": min(run.budget, MOST_MODELLED), "min_steps": least, "max_steps": task.steps, "eta": ETA}
     fields = {"name": "search", "trainer": "recorded", "metric": "loss", "mode": "min", "space": task.space}
     tuner = {"kind": "asha", **steps, **ARMS[run.arm]}
-    return StudySpec.from_dict({**fields, "seed": run.seed, "tuner": tuner, "max_total_steps": run.budget})
+    spec = StudySpec.from_dict({**fields, "seed": run.seed, "tuner": tuner, "max_total_steps": run.budget})
+    return spec.fill_in(sampling_seed=run.seed)
 
 
 def with_study(run: Run, task: Task, results: Results) -> float:
@@ -323,7 +326,9 @@ def setting_text(tuner: str, slots: int, noise: float, budget: int) -> str:
 def arm_text(arm: str) -> str:
     if arm in PEERS:
         return PEERS[arm].title
-    return f"Optuna's {arm.removeprefix('optuna ').upper()}" if arm in OPTUNAS else f"`{arm}`"
+    if arm in OPTUNAS:
+        return f"Optuna's {arm.removeprefix('optuna ').upper()}"
+    return f"`{arm}`, the default" if arm == MODEL else f"`{arm}`"
 
 
 def regret_text(tasks: list[dict[str, Any]]) -> str:
