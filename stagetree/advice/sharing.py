@@ -113,7 +113,7 @@ def _first_trials(spec: StudySpec) -> StudySpec:
 
 def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]:
     """Warn if almost no two samples begin alike, with an alternative and its savings."""
-    is_grid = "grid" in (spec.tuner.kind, getattr(spec.tuner, "sampler", "random"))
+    is_grid = "grid" in (spec.tuner.kind, spec.sampler)
     if spec.space is None or not spec.merge or is_grid:
         return
     drawn = {name: _count_distinct(spec, name) for name in spec.space}
@@ -129,9 +129,12 @@ def _drawn_beginnings(spec: StudySpec, count_steps: CountSteps) -> Iterator[str]
         return
     then = _branching_half_way(spec, apart, listed)
     compared = "" if then is None else _compare(spec, then, count_steps)
+    shared = "no two trials begin alike and nothing is shared"
+    if spec.sampler == "trunks":
+        shared = "no two random trials begin alike, and only branches that the sampler trunks proposes share steps"
     yield (
-        f"{subject} {'is' if len(places or apart) == 1 else 'are'} drawn, so no two trials begin alike and nothing is "
-        f"shared: list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "
+        f"{subject} {'is' if len(places or apart) == 1 else 'are'} drawn, so {shared}: "
+        f"list {listed} values{' each' if len(apart) > 1 else ''} and draw what comes later, such as a decay; "
         f"{number} trials then have {trained} beginnings to train, not {number}"
         f"{f': if they part half-way, {compared}' if compared else ''}"
     )

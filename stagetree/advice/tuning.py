@@ -145,7 +145,7 @@ def _too_few_evaluations(spec: StudySpec) -> Iterator[str]:
 
 def _never_learns(spec: StudySpec) -> Iterator[str]:
     """Warn if the study ends before its sampler has enough results for its model."""
-    name, trials = str(getattr(spec.tuner, "sampler", "")), sampled_count(spec.tuner)
+    name, trials = getattr(spec.tuner, "sampler", None) or "", sampled_count(spec.tuner)
     enough = DRAWN_FIRST.get(name, 0)
     if trials is not None and trials <= enough:
         yield (

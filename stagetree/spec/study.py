@@ -340,8 +340,7 @@ class StudySpec(SpecModel):
         Recorded studies of 0.1.0 lack them: their ties are by number, and only results reach their targets. Their
         sampler is on record.
         """
-        sampler = self.tuner.default_sampler(self) if isinstance(self.tuner, AsynchronousTuner) else None
-        values = {"sampling_seed": sampling_seed, "ties": "seed", "sampler": sampler}
+        values = {"sampling_seed": sampling_seed, "ties": "seed", "sampler": self.sampler}
         missing = {name: values[name] for name in FILLED_IN if getattr(self.tuner, name, self) is None}
         filled: dict[str, Any] = {"tuner": self.tuner.model_copy(update=missing)} if missing else {}
         if self.target is not None and self.target_at is None and not self._evaluations_problem():
@@ -388,6 +387,13 @@ class StudySpec(SpecModel):
         """The seed of the sampler: the tuner's own, or the study's until one is set."""
         own: int | None = getattr(self.tuner, "sampling_seed", None)
         return self.seed if own is None else own
+
+    @property
+    def sampler(self) -> str:
+        """The sampler that the study has once it is submitted; empty if its tuner takes none."""
+        if isinstance(self.tuner, AsynchronousTuner) and self.tuner.sampler is None:
+            return self.tuner.default_sampler(self)
+        return getattr(self.tuner, "sampler", "")
 
     @cached_property
     def first(self) -> list[dict[str, Sequence]]:

@@ -37,14 +37,14 @@ class SuggestedStudy(TunedStudy, Protocol):
     @property
     def learn_from(self) -> list[str]: ...
     @property
+    def sampler(self) -> str: ...
+    @property
     def tuner(self) -> Any: ...
 
 
 def check_learn_from(spec: SuggestedStudy) -> None:
     """Raise `FieldError` if the sampler cannot learn from these studies."""
-    sampler = getattr(spec.tuner, "sampler", "")
-    sampler = spec.tuner.default_sampler(spec) if sampler is None else sampler
-    if spec.learn_from and sampler not in TRANSFER_SAMPLERS:
+    if spec.learn_from and spec.sampler not in TRANSFER_SAMPLERS:
         samplers = ", ".join(TRANSFER_SAMPLERS)
         text = f"must be left out, or the tuner's sampler be one of {samplers}: no other learns from studies"
         raise FieldError("learn_from", text)

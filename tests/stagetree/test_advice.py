@@ -33,7 +33,11 @@ def decaying(init: Any) -> dict[str, Any]:
 
 
 def test_a_drawn_peak_shares_nothing() -> None:
-    [said] = advice(spec({"lr": decaying(loguniform(1e-4, 1e-1)), "bs": choice([32, 64])}))
+    space = {"lr": decaying(loguniform(1e-4, 1e-1)), "bs": choice([32, 64])}
+    [said] = advice(spec(space, tuner={**ASHA, "sampler": "random"}))
+    [default] = advice(spec(space))
+    branches = "no two random trials begin alike, and only branches that the sampler trunks proposes share steps"
+    assert default == said.replace("no two trials begin alike and nothing is shared", branches)
     assert said == (
         "lr.init is drawn, so no two trials begin alike and nothing is shared: list 4 values and draw what comes "
         "later, such as a decay; 40 trials then have 4 beginnings to train, not 40"
@@ -42,7 +46,7 @@ def test_a_drawn_peak_shares_nothing() -> None:
 
 def test_several_are_drawn() -> None:
     [said] = advice(spec({"lr": decaying(uniform(0.1, 1)), "momentum": uniform(0.8, 0.99)}))
-    assert said.startswith("lr.init and momentum are drawn, so no two trials begin alike")
+    assert said.startswith("lr.init and momentum are drawn, so no two random trials begin alike")
     assert "list 4 values each" in said and "have 16 beginnings" in said
 
 
