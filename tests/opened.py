@@ -12,7 +12,7 @@ File = tuple[int, int, int]
 """Descriptor, device and number."""
 
 
-def opened() -> set[File]:
+def open_files() -> set[File]:
     found = set[File]()
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):  # closed meanwhile, like the folder itself
@@ -23,7 +23,7 @@ def opened() -> set[File]:
 
 def opened_states() -> set[File]:
     """The states of models in memory. Linux only."""
-    return {file for file in opened() if "memfd:stagetree" in _name(file)}
+    return {file for file in open_files() if "memfd:stagetree" in _name(file)}
 
 
 def _name(file: File) -> str:

@@ -58,7 +58,7 @@ class Parting(Story):
         mark = trial_marks(self.plan, self.it)
         return {trial.number: mark(trial) for trial in self.it.trials}
 
-    def judged(self) -> Judgement:
+    def judgement(self) -> Judgement:
         return judge(self.plan, self.it)
 
     def compare(self, number: int, begin: int = 0, step: int = 20, since: int | None = None, **found: Any) -> None:

@@ -201,11 +201,11 @@ class Expression:
         while self._is("and", "unless"):
             keeps = self._next() == "and"
             self._next("on")
-            left = self._matched(left, keeps, self._names(), self._comparison())
+            left = self._set_operation(left, keeps, self._names(), self._comparison())
         return left
 
     @staticmethod
-    def _matched(left: Evaluate, keeps: bool, on: list[str], right: Evaluate) -> Evaluate:
+    def _set_operation(left: Evaluate, keeps: bool, on: list[str], right: Evaluate) -> Evaluate:
         def key(labels: Labels) -> list[str]:
             return [dict(labels).get(name, "") for name in on]
 

@@ -209,7 +209,7 @@ def hold(place: tuple[str, int]) -> socket.socket:
     return held
 
 
-def proxied(url: str) -> tuple[Proxy, str]:
+def start_proxy(url: str) -> tuple[Proxy, str]:
     """A proxy before a PostgreSQL server, and the URL that goes through it."""
     parsed = make_url(url)
     folder = parsed.query.get("host")

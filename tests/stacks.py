@@ -26,7 +26,7 @@ import boto3
 import psutil
 import pytest
 from celery import Celery
-from proxies import Proxy, proxied
+from proxies import Proxy, start_proxy
 from redis import Redis, RedisError
 from sqlalchemy import make_url
 
@@ -140,12 +140,12 @@ class Service:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """For all tests of a session."""
-    with started(tmp_path_factory.mktemp("stack")) as service:
+    with running_service(tmp_path_factory.mktemp("stack")) as service:
         yield service
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Service]:
+def running_service(folder: Path) -> Iterator[Service]:
     """The embedded stack with two slots, the toy trainers and the trainers of the examples."""
     embedded = Embedded(folder, 2, TRAINERS)
     with pytest.MonkeyPatch.context() as patch:
@@ -365,7 +365,7 @@ def networks_of(database_url: str, broker: int, bucket: dict[str, str]) -> dict[
     """A proxy before each server."""
     host, _, port = bucket["AWS_ENDPOINT_URL"].removeprefix("http://").partition(":")
     return {
-        "database": proxied(database_url)[0],
+        "database": start_proxy(database_url)[0],
         "broker": Proxy(("127.0.0.1", broker)),
         "store": Proxy((host, int(port))),
     }

@@ -66,14 +66,14 @@ def spaces(draw: st.DrawFn) -> list[Trial]:
     """Trials with few sequences for each hyper-parameter, so that many begin alike; one of them joins two others."""
     pools = [draw(st.lists(sequences(), min_size=1, max_size=3)) for _ in range(draw(st.integers(1, 3)))]
     for pool in pools:
-        pool.append(_joined(pool[0], pool[-1], draw(st.integers(1, 12))))
+        pool.append(_join(pool[0], pool[-1], draw(st.integers(1, 12))))
     asked = st.integers(1, 40)
     chosen = st.tuples(*(st.sampled_from(pool) for pool in pools))
     trials = draw(st.lists(st.tuples(chosen, asked), min_size=1, max_size=8))
     return [({name: part.to_json() for name, part in zip("abc", hp, strict=False)}, steps) for hp, steps in trials]
 
 
-def _joined(first: Sequence, then: Sequence, steps: int) -> Sequence:
+def _join(first: Sequence, then: Sequence, steps: int) -> Sequence:
     return Piecewise([Part(first, steps), Part(then)])
 
 

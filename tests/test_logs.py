@@ -39,7 +39,7 @@ STUDY = {
 }
 
 
-def written(*args: Any, **fields: Any) -> dict[str, Any]:
+def json_line(*args: Any, **fields: Any) -> dict[str, Any]:
     """What a logger with JSON lines writes."""
     stream, logger = io.StringIO(), logging.Logger("app.workers")
     logger.addHandler(logging.StreamHandler(stream))
@@ -51,7 +51,7 @@ def written(*args: Any, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_line_is_a_json_object_with_its_subject() -> None:
-    line = written("chain %s is over", "c1", extra={"chain": "c1", "fence": 3, "data": {"celery": "own"}})
+    line = json_line("chain %s is over", "c1", extra={"chain": "c1", "fence": 3, "data": {"celery": "own"}})
     assert line.pop("time").endswith("+00:00")
     assert line == {
         "level": "WARNING",
@@ -66,7 +66,7 @@ def test_a_traceback_is_one_field() -> None:
     try:
         raise ValueError("broken")
     except ValueError:
-        line = written("it failed", exc_info=True)
+        line = json_line("it failed", exc_info=True)
     assert line["error"].splitlines()[-1] == "ValueError: broken"
 
 

@@ -34,14 +34,14 @@ def is_away(error: Exception) -> bool:
     return database_is_unavailable(error) or broker_is_unavailable(error) or store_is_unavailable(error)
 
 
-def wrapped(error: Exception) -> sqlalchemy.exc.DBAPIError:
+def wrap_error(error: Exception) -> sqlalchemy.exc.DBAPIError:
     made = sqlalchemy.exc.DBAPIError.instance("SELECT 1", {}, error, Exception)
     assert isinstance(made, sqlalchemy.exc.DBAPIError)
     return made
 
 
 def postgres(state: str) -> sqlalchemy.exc.DBAPIError:
-    return wrapped(psycopg.errors.lookup(state)("so it is"))
+    return wrap_error(psycopg.errors.lookup(state)("so it is"))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_errors_of_an_unavailable_postgresql_are_outages(state: str) -> None:
         (postgres("42703"), True),
         (postgres("42601"), False),
         (postgres("57P01"), False),
-        (wrapped(sqlite3.OperationalError("no such table: studies")), True),
-        (wrapped(sqlite3.OperationalError("table slots has no column named kind")), True),
-        (wrapped(sqlite3.OperationalError("database is locked")), False),
-        (wrapped(sqlite3.IntegrityError("no such table")), False),
+        (wrap_error(sqlite3.OperationalError("no such table: studies")), True),
+        (wrap_error(sqlite3.OperationalError("table slots has no column named kind")), True),
+        (wrap_error(sqlite3.OperationalError("database is locked")), False),
+        (wrap_error(sqlite3.IntegrityError("no such table")), False),
     ],
 )
 def test_a_schema_from_before_the_migrations_is_recognised(error: Exception, is_so: bool) -> None:
@@ -84,7 +84,7 @@ def test_a_schema_from_before_the_migrations_is_recognised(error: Exception, is_
     ],
 )
 def test_driver_errors_of_an_unavailable_database_are_outages(error: Exception) -> None:
-    assert database_is_unavailable(error) and database_is_unavailable(wrapped(error)) and is_away(wrapped(error))
+    assert database_is_unavailable(error) and database_is_unavailable(wrap_error(error)) and is_away(wrap_error(error))
 
 
 def test_an_exhausted_pool_is_an_outage() -> None:
@@ -103,8 +103,8 @@ def test_a_lost_race_is_not_an_outage(state: str) -> None:
         postgres("23505"),
         postgres("42601"),
         postgres("22P02"),
-        wrapped(sqlite3.IntegrityError("UNIQUE constraint failed")),
-        wrapped(sqlite3.ProgrammingError("Incorrect number of bindings")),
+        wrap_error(sqlite3.IntegrityError("UNIQUE constraint failed")),
+        wrap_error(sqlite3.ProgrammingError("Incorrect number of bindings")),
         ValueError("x"),
         KeyError("x"),
         json.JSONDecodeError("x", "y", 0),

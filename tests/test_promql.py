@@ -19,7 +19,7 @@ t_count 3
 """
 
 
-def named(vector: Vector) -> dict[str, float]:
+def values_by_label(vector: Vector) -> dict[str, float]:
     """The values by their labels in alphabetical order, without the labels of the target."""
     return {
         ",".join(f"{name}={text}" for name, text in sorted(labels) if name not in (NAME, "job", "instance")): value
@@ -32,7 +32,7 @@ def at(expression: str, *texts: str | None, later: float = 0.0) -> dict[str, flo
     samples = Samples()
     for number, text in enumerate(texts):
         samples.add(number * INTERVAL, "j", "i", None if text is None else parse_text(text))
-    return named(Expression(expression).evaluate(samples, (len(texts) - 1) * INTERVAL + later))
+    return values_by_label(Expression(expression).evaluate(samples, (len(texts) - 1) * INTERVAL + later))
 
 
 def a(*values: float) -> str:
@@ -40,7 +40,7 @@ def a(*values: float) -> str:
 
 
 def test_the_text_format() -> None:
-    assert named(parse_text(TEXT)) == {"x=1": 2.0, 'x=2,y=q"\\n': 0.5, "le=+Inf": 3.0, "": 3.0}
+    assert values_by_label(parse_text(TEXT)) == {"x=1": 2.0, 'x=2,y=q"\\n': 0.5, "le=+Inf": 3.0, "": 3.0}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def room(name: str) -> str:
     return ".".join(name.split(".")[: 2 if name.startswith("app.") else 1])
 
 
-def exceeded(found: list[str], most: dict[str, int]) -> dict[str, list[str]]:
+def overfull_folders(found: list[str], most: dict[str, int]) -> dict[str, list[str]]:
     """The modules of folders with more modules than allowed."""
     rooms = defaultdict[str, list[str]](list)
     for name in found:
@@ -93,7 +93,7 @@ def test_no_function_is_long() -> None:
 
 def test_no_file_imports_many_others() -> None:
     wide = [name for name, found in imports(SOURCES).items() if len(found) > INTERNAL_IMPORTS]
-    assert exceeded([name for name in wide if name not in COMPOSED], WIDE_FILES) == {}
+    assert overfull_folders([name for name in wide if name not in COMPOSED], WIDE_FILES) == {}
 
 
 def test_files_import_few_others() -> None:

@@ -56,7 +56,7 @@ class Transactions:
     def __init__(self, database: Database, table: str = "") -> None:
         self.database, self.table = database, table
 
-    def expired(self) -> list[str]:
+    def expired_chains(self) -> list[str]:
         """The chains whose lease has run out."""
         with SqlRecords(self.database).read() as rows:
             return [row.chain for row in rows.chains.live() if has_expired(row.lease_until, rows.now())]

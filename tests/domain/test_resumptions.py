@@ -133,13 +133,13 @@ def test_one_comparison_covers_its_own_step_and_no_other() -> None:
     assert marks[2] == "unchecked: it resumed from the state of step 11, which was not compared"
     assert marks[3] == "unchecked: it resumed from the state of step 13, which was not compared"
     reason = "trial 2 resumed from the state of step 11, which was not compared; 1 more trial is unchecked"
-    assert told.judged() == Judgement(Verdict.UNCHECKED, reason, (11, 13), 1)
+    assert told.judgement() == Judgement(Verdict.UNCHECKED, reason, (11, 13), 1)
 
 
 def test_a_comparison_from_the_record_that_never_stopped_covers_the_step_where_it_begins() -> None:
     told = compared_but(2)
     told.compare(0, begin=11, step=20, since=0)
-    assert told.plan.uncompared_resumptions == [] and told.judged().verdict == Verdict.CHECKED
+    assert told.plan.uncompared_resumptions == [] and told.judgement().verdict == Verdict.CHECKED
 
 
 def test_a_comparison_that_trains_through_several_resumptions_covers_all_of_them() -> None:
@@ -211,7 +211,7 @@ def test_marks_stand_only_at_trials_that_were_not_compared() -> None:
     told = compared_but(3)
     marks = told.marks()
     assert [number for number, mark in marks.items() if mark] == [3]
-    assert told.judged().unchecked == (13,) and told.judged().compared == 2
+    assert told.judgement().unchecked == (13,) and told.judgement().compared == 2
 
 
 def test_a_mark_says_why_it_could_not_be_compared() -> None:
@@ -226,15 +226,15 @@ def test_a_mark_says_why_it_could_not_be_compared() -> None:
 def test_a_compared_study_has_no_mark_and_a_verdict() -> None:
     told = compared_but()
     assert not any(told.marks().values())
-    assert told.judged() == Judgement(Verdict.CHECKED, compared=3)
-    assert verdict_text(told.it, told.judged()) == "checked: every step at which trials part was compared"
+    assert told.judgement() == Judgement(Verdict.CHECKED, compared=3)
+    assert verdict_text(told.it, told.judgement()) == "checked: every step at which trials part was compared"
 
 
 def test_a_whole_trial_of_the_study_verifies_it() -> None:
     told = compared_but()
     told.compare(2, proof=VerificationKind.WHOLE)
-    assert told.judged().verdict == Verdict.VERIFIED
-    assert verdict_text(told.it, told.judged()).startswith("verified: ")
+    assert told.judgement().verdict == Verdict.VERIFIED
+    assert verdict_text(told.it, told.judgement()).startswith("verified: ")
 
 
 @pytest.mark.parametrize("found", [{"begin": 11}, {"unproven": "no memory left"}, {"step": 17}])
@@ -243,14 +243,14 @@ def test_a_trial_is_verified_by_nothing_less(found: Json) -> None:
     if "step" in found:
         told.keep(told.leaf(2), 17)
     told.compare(2, proof=VerificationKind.WHOLE, **found)
-    assert told.judged().verdict == Verdict.CHECKED
+    assert told.judgement().verdict == Verdict.CHECKED
 
 
 def test_a_whole_trial_of_another_study_verifies_only_that() -> None:
     told = compared_but()
     other = told.submit(({"lr": steps(0.1, 0.3, milestones=[8])}, 14), ({"lr": 0.1}, 20))
     told.compare(2, proof=VerificationKind.WHOLE)
-    assert told.judged().verdict == Verdict.VERIFIED
+    assert told.judgement().verdict == Verdict.VERIFIED
     assert judge(told.plan, told.plan.studies[other]).verdict != Verdict.VERIFIED
 
 
@@ -270,7 +270,7 @@ def test_a_difference_makes_the_trainer_inexact_and_marks_what_rests_on_sharing(
     lone = told.submit(({"lr": 0.9}, 5), name="lone")
     told.finish(told.assign((told.path(lone)[0], 0, 5), study=lone))
     told.compare(2, difference="1 of 2 leaves differ. Likely: self.count not restored")
-    assert told.judged().verdict == Verdict.INEXACT and "self.count" in told.judged().reason
+    assert told.judgement().verdict == Verdict.INEXACT and "self.count" in told.judgement().reason
     assert all(mark.startswith("may be wrong: the trainer is not exact: 1 of 2") for mark in told.marks().values())
     its_own = told.plan.studies[lone]
     assert judge(told.plan, its_own).verdict == Verdict.UNSHARED
@@ -282,7 +282,7 @@ def test_trials_trained_alone_have_no_mark() -> None:
     told.compare(2, difference="1 of 2 leaves differ")
     told.give(c.IsolateStudy(study=told.study, at=1.0))
     assert told.it.isolated and not any(told.marks().values())
-    assert verdict_text(told.it, told.judged()) == "inexact, so each trial is trained alone: 1 of 2 leaves differ"
+    assert verdict_text(told.it, told.judgement()) == "inexact, so each trial is trained alone: 1 of 2 leaves differ"
 
 
 def test_a_few_steps_are_named_and_the_others_counted() -> None:
@@ -315,14 +315,14 @@ def test_a_suspicion_is_no_difference_and_stands_at_the_trials_that_it_concerns(
     assert told.marks()[2] == (
         "unchecked: self.sched did not come back with the state of step 11, and no whole trial was compared"
     )
-    assert told.judged().verdict == Verdict.UNCHECKED
+    assert told.judgement().verdict == Verdict.UNCHECKED
 
 
 def test_a_whole_trial_through_it_settles_a_suspicion() -> None:
     told = suspicious_case()
     told.compare(2, proof=VerificationKind.WHOLE)
     assert open_suspicions(told.plan) == [] and not any(told.marks().values())
-    assert told.judged().verdict == Verdict.VERIFIED
+    assert told.judgement().verdict == Verdict.VERIFIED
 
 
 def test_a_whole_trial_elsewhere_settles_none() -> None:
@@ -393,7 +393,7 @@ def test_the_evaluation_at_a_trials_end_affects_no_step() -> None:
 def test_packs_are_not_compared() -> None:
     told = compared_but()
     told.plan.packing = 2
-    assert told.judged().verdict == Verdict.UNCHECKED
+    assert told.judgement().verdict == Verdict.UNCHECKED
     assert set(told.marks().values()) == {"unchecked: training in packs is not compared"}
 
 

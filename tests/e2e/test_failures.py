@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from stacks import Json, Service, started
+from stacks import Json, Service, running_service
 from toys import grid, switch, trials
 
 from stagetree.client import Invalid
@@ -26,7 +26,7 @@ KINDS = {
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A stack for these tests alone: a slot with many failures gets no work for a while."""
-    with started(tmp_path_factory.mktemp("failures")) as service:
+    with running_service(tmp_path_factory.mktemp("failures")) as service:
         yield service
 
 

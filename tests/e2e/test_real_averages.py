@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from stacks import Service, started, wait_for
+from stacks import Service, running_service, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stagetree.sinks import follow, open_sink
@@ -37,7 +37,7 @@ def test_an_average_whose_process_is_killed(tmp_path: Path) -> None:
     trials = [{"hp": {"lr": lr}, "steps": steps} for lr, steps in zip(LRS, (4, 6, 6), strict=True)]
     spec: dict[str, Any] = {"name": "averages", "trainer": "blended", "trainer_args": {"slow_while": str(slow)}}
     spec |= {"metric": "val_loss", "mode": "min", "keep_best": 3, "tuner": {"kind": "trials", "trials": trials}}
-    with started(tmp_path / "stack") as stack:
+    with running_service(tmp_path / "stack") as stack:
         name = stack.run(spec)["study"]
         study = Study.open(name, url=stack.url)
         parts = [weights(stack, name, trial, steps, tmp_path) for trial, steps in enumerate((4, 6, 6))]

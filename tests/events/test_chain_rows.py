@@ -168,7 +168,7 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
     rows.chains.release("c", lease.fence, None)
     rows.chains.assign("d", "plan", "gpu0", WORK, 3 * TTL)
     clock.at += TTL + 1
-    assert rows.expired() == ["c"]
+    assert rows.expired_chains() == ["c"]
     rows.chains.end_expired("c")
     assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain) == ("ended", "d")
     with pytest.raises(Fenced):
@@ -181,23 +181,23 @@ def test_a_chain_that_is_being_saved_may_be_lost(rows: Transactions, lease: Leas
 def test_a_chain_without_a_heartbeat_expires(rows: Transactions, lease: Lease, clock: Clock) -> None:
     rows.chains.assign("d", "other", "gpu1", WORK, TTL)
     clock.at += TTL
-    assert rows.expired() == []
+    assert rows.expired_chains() == []
     rows.chains.heartbeat("c", lease.fence, TTL, 1)
     clock.at += 1
-    assert rows.expired() == ["d"]
+    assert rows.expired_chains() == ["d"]
     assert [row.chain for row in rows.chains.live()] == ["c", "d"]
     assert [row.chain for row in rows.chains.live("plan")] == ["c"]
 
 
 def test_only_a_chain_whose_lease_ran_out_is_ended_for_that(rows: Transactions, lease: Lease, clock: Clock) -> None:
     clock.at += TTL + 1
-    assert rows.expired() == ["c"]
+    assert rows.expired_chains() == ["c"]
     rows.chains.heartbeat("c", lease.fence, TTL, 1)  # the worker was only slow
     with pytest.raises(Fenced):
         rows.chains.end_expired("c")
     clock.at += TTL + 1
     rows.chains.end_expired("c")
-    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.expired()) == ("ended", None, [])
+    assert (rows.chains.get("c").state, rows.slots.get("gpu0").chain, rows.expired_chains()) == ("ended", None, [])
 
 
 @pytest.mark.parametrize("again", ["end", "end_expired"])

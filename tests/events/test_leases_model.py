@@ -139,7 +139,7 @@ class Leases(RuleBasedStateMachine):
     @rule(late=st.booleans())
     def tick(self, late: bool) -> None:
         """Two ticks at once: the second has read the same expired chains, and ends none of them again."""
-        seen = self.rows.expired()
+        seen = self.rows.expired_chains()
         assert sorted(seen) == sorted(chain for chain, until in self.lease_until.items() if until < self.at)
         for chain in seen * 2 if late else seen:
             ended = ChainEnded(chain=chain, outcome="lost", steps=0, seconds=0.0)

@@ -126,7 +126,7 @@ def test_a_worker_that_starts_again_holds_no_model(rows: Transactions, lease: Le
 def test_the_chain_of_a_dead_worker_expires_at_once(rows: Transactions, lease: Lease) -> None:
     rows.chains.assign("d", "plan", "gpu1", WORK, TTL)
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
-    assert rows.expired() == ["c"]
+    assert rows.expired_chains() == ["c"]
 
 
 def test_taking_a_slot_leaves_its_ended_chains(rows: Transactions, lease: Lease) -> None:
@@ -138,7 +138,7 @@ def test_taking_a_slot_leaves_its_ended_chains(rows: Transactions, lease: Lease)
 
 def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, lease: Lease) -> None:
     rows.slots.retire("gpu0", "anna")
-    assert rows.chains.flags("c", lease.fence).stop and rows.expired() == [], "it has the time to stop"
+    assert rows.chains.flags("c", lease.fence).stop and rows.expired_chains() == [], "it has the time to stop"
     assert rows.slots.get("gpu0") is None
     with pytest.raises(SlotTaken):
         rows.chains.assign("d", "plan", "gpu0", WORK, TTL)
@@ -147,7 +147,7 @@ def test_a_retired_slot_stops_its_chain_and_gets_no_other(rows: Transactions, le
 def test_a_retired_slot_does_not_begin_its_assigned_chain(rows: Transactions) -> None:
     rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     rows.slots.retire("gpu0", "anna")
-    assert rows.expired() == ["c"]
+    assert rows.expired_chains() == ["c"]
     assert not rows.chains.get("c").stop  # the flag is for workers that have begun
 
 
@@ -181,5 +181,5 @@ def test_forgotten_slots_leave_their_chains_to_the_tick(rows: Transactions, leas
     before = rows.chains.get("d")
     rows.slots.forget_all()
     assert rows.slots.all() == []
-    assert rows.expired() == [lease.chain]
+    assert rows.expired_chains() == [lease.chain]
     assert rows.chains.get("d") == before  # ended chains stay as they were

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
-from proxies import Proxy, proxied
+from proxies import Proxy, start_proxy
 from sqlalchemy import Engine, make_url, text
 
 from app.domain.events import StudyPaused
@@ -31,7 +31,7 @@ FACT = StudyPaused(study="s")
 @pytest.fixture
 def far(postgres_url: str) -> Iterator[tuple[SqlRecords, Proxy]]:
     """A database behind a failing network, and that network. A connection is open."""
-    proxy, url = proxied(postgres_url)
+    proxy, url = start_proxy(postgres_url)
     database = Database(url, patience=PATIENCE)
     records = SqlRecords(database)
     records.log.append("p", [FACT], expected=0, at=1.0)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from images import image_of
-from opened import opened
+from opened import open_files
 from safetensors.torch import load, save
 
 from stagetree.runtime.checkpoints import state_format
@@ -179,7 +179,7 @@ def test_a_full_disk_is_an_error_before_any_write(monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    before = opened()
+    before = open_files()
     with pytest.raises(OSError, match="No space"):
         state_format.write({"w": torch.ones(3)})
-    assert not opened() - before
+    assert not open_files() - before

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from moods import SECONDS, Start, are_gone, interpreter_of, moody, train, workers
-from opened import opened
+from opened import open_files
 from stacks import wait_for
 
 from app.workers import warm as warm_module
@@ -265,10 +265,10 @@ def test_the_wait_for_a_starting_interpreter_is_bounded(monkeypatch: pytest.Monk
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf:
         deaf.bind(str(short_folder / "deaf"))
         deaf.listen()
-        before = opened()
+        before = open_files()
         with pytest.raises(WarmFailed, match="was not ready after"):
             Warm(str(short_folder / "deaf")).fork()
-        assert not opened() - before
+        assert not open_files() - before
 
 
 def test_an_interpreter_that_closes_each_connection_is_reported(short_folder: Path) -> None:

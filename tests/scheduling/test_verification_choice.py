@@ -57,7 +57,7 @@ def test_each_step_at_which_a_state_was_resumed_is_compared_once() -> None:
     """The comparison at step 8 lifted the mark of trials that had parted at 11 and 13."""
     story = Parting(is_watched=True)
     assert sorted(map(resumption, made(story))) == [8, 11, 13]
-    assert story.plan.uncompared_resumptions == [] and story.judged().verdict == Verdict.CHECKED
+    assert story.plan.uncompared_resumptions == [] and story.judgement().verdict == Verdict.CHECKED
 
 
 def test_equal_resumptions_are_compared_once() -> None:
@@ -174,7 +174,7 @@ def test_unaffordable_comparisons_are_left_out_and_named() -> None:
     for name, at in ((story.trunk, 8), (story.trunk, 11), (story.trunk, 13)):
         story.drop(name, at)
     assert made(story) == []
-    assert story.judged().verdict == Verdict.UNCHECKED and story.judged().unchecked == (8, 11, 13)
+    assert story.judgement().verdict == Verdict.UNCHECKED and story.judgement().unchecked == (8, 11, 13)
     assert [number for number, mark in story.marks().items() if mark] == [1, 2, 3]
     assert "step 11" in story.marks()[2]
 
@@ -267,7 +267,7 @@ def test_after_three_accidents_nothing_is_begun_again_and_no_study_waits() -> No
         story.happen(e.ChainEnded(chain=chain, outcome="lost"))
     assert next_comparison(story.plan, "cpu") is None
     assert not is_due(story.plan, story.it, SLOTS)
-    assert story.judged().verdict == Verdict.UNCHECKED and story.marks()[1]
+    assert story.judgement().verdict == Verdict.UNCHECKED and story.marks()[1]
 
 
 def test_once_something_differs_nothing_more_is_waited_for() -> None:

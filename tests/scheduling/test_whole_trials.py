@@ -70,7 +70,7 @@ def test_a_whole_trial_verifies_only_its_study() -> None:
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and whole.trial.study == story.study
     story.make(whole)
-    assert story.judged().verdict == Verdict.VERIFIED
+    assert story.judgement().verdict == Verdict.VERIFIED
     assert judge(story.plan, story.plan.studies[other]).verdict == Verdict.CHECKED
 
 
@@ -169,7 +169,7 @@ def test_a_suspicion_requests_a_whole_trial_at_any_cost() -> None:
     assert is_due(story.plan, story.it, SLOTS)
     story.make(whole)
     assert next_due_trial(story.plan, "cpu") is None and not is_due(story.plan, story.it, SLOTS)
-    assert not any(story.marks().values()) and story.judged().verdict == Verdict.VERIFIED
+    assert not any(story.marks().values()) and story.judgement().verdict == Verdict.VERIFIED
 
 
 def test_one_whole_trial_settles_the_same_suspicion_at_all_steps() -> None:
@@ -196,7 +196,7 @@ def test_a_suspicion_that_shows_makes_the_trainer_inexact() -> None:
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
     story.make(whole, difference="1 of 2 leaves differ")
-    assert story.judged().verdict == Verdict.INEXACT
+    assert story.judgement().verdict == Verdict.INEXACT
 
 
 def test_where_the_whole_trial_always_ends_by_an_accident_the_mark_remains() -> None:
@@ -250,7 +250,7 @@ def test_an_idle_slot_verifies_one_trial_of_a_study() -> None:
     spare = next_for_idle_slot(story.plan, "cpu")
     assert spare is not None and is_whole(story, spare)
     story.make(spare)
-    assert story.judged().verdict == Verdict.VERIFIED
+    assert story.judgement().verdict == Verdict.VERIFIED
     then = next_for_idle_slot(story.plan, "cpu")
     assert then is None or then.kind != VerificationKind.WHOLE
 

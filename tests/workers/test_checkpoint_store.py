@@ -16,7 +16,7 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.httpsession import URLLib3Session
 from faulty import FaultyStore
-from opened import opened
+from opened import open_files
 from stores import write_state
 
 from app.outages import Unavailable
@@ -154,10 +154,10 @@ def test_states_deleted_by_others_count_as_deleted() -> None:
 
 def test_an_incomplete_read_leaves_nothing_open() -> None:
     checkpoints = CheckpointStore(Broken(ClientError("reset")))
-    before = opened()
+    before = open_files()
     with pytest.raises(StoreUnavailable):
         checkpoints.read("key", "")
-    assert not opened() - before
+    assert not open_files() - before
 
 
 def test_a_missing_bucket_is_an_outage_and_no_missing_state(bucket_url: str) -> None:
