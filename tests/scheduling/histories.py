@@ -102,13 +102,13 @@ class Histories(RuleBasedStateMachine):
             self.story.give(wanted)
 
     @rule(data=st.data())
-    @precondition(lambda self: self.failed())
+    @precondition(lambda self: self.failed_trials())
     def retry(self, data: st.DataObject) -> None:
-        trial = data.draw(st.sampled_from(self.failed()))
+        trial = data.draw(st.sampled_from(self.failed_trials()))
         if trial.error and trial.error["kind"] != "nan":
             self.story.give(c.RetryTrial(study=trial.study, trial=trial.number, at=2.0))
 
-    def failed(self) -> list[Trial]:
+    def failed_trials(self) -> list[Trial]:
         """The trials that may be tried again."""
         studies = [study for study in self.plan.studies.values() if study.state != "cancelled"]
         return [study.trials[number] for study in studies for number in study.failed]
@@ -180,7 +180,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     @precondition(lambda self: any(chain.is_trained for chain in self.plan.chains.values()))
-    def done(self, data: st.DataObject) -> None:
+    def end_chain(self, data: st.DataObject) -> None:
         self.story.end(data.draw(self.one([chain for chain in self.plan.chains.values() if chain.is_trained])))
 
     @rule(data=st.data(), kind=st.sampled_from(["lost", "undelivered", "stopped", "failed"]))

@@ -106,11 +106,11 @@ def test_a_node_is_read_once_for_all_its_branch_points(story: Story, monkeypatch
     frontier.refresh()
     needs = frontier.demands.needs
 
-    def counted(node: Node) -> list[Need]:
+    def count_needs(node: Node) -> list[Need]:
         looks[node.id] += 1
         return needs(node)
 
     spans = frontier.path((trunk.id, 0))
-    monkeypatch.setattr(frontier.demands, "needs", counted)
+    monkeypatch.setattr(frontier.demands, "needs", count_needs)
     assert branch_points(frontier, spans) == tuple(range(48)), "after the last step there is no branch"
     assert set(looks.values()) == {1}

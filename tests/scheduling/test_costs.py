@@ -20,7 +20,7 @@ from app.scheduling.gangs import fitting_spans
 from tests.plans import Story, max_examples
 
 
-def measured(story: Story, bs: float, seconds_per_step: float, lr: float = 0.1) -> None:
+def record_cost(story: Story, bs: float, seconds_per_step: float, lr: float = 0.1) -> None:
     """A trial of this batch size has run for ten steps."""
     study = story.submit(({"bs": bs, "lr": lr, "opt": "sgd"}, 10))
     (node,) = story.path(study)
@@ -95,7 +95,7 @@ def estimate(story: Story, costs: Costs, bs: float, lr: float = 0.1) -> float:
 def test_a_law_of_powers_is_recovered(unit: float, power: float) -> None:
     story, costs = Story(), Costs()
     for bs in (16, 32, 64, 256):
-        measured(story, bs, unit * (bs + 1) ** power)
+        record_cost(story, bs, unit * (bs + 1) ** power)
     assert costs.refit(story.plan)
     for bs in (8, 128, 1024):
         assert estimate(story, costs, bs, lr=0.03) == pytest.approx(unit * (bs + 1) ** power, rel=0.02)
@@ -109,7 +109,7 @@ def test_a_law_of_powers_is_recovered(unit: float, power: float) -> None:
 def test_an_estimate_is_always_a_time(rows: list[tuple[float, float]]) -> None:
     story, costs = Story(), Costs()
     for bs, seconds in rows:
-        measured(story, bs, seconds)
+        record_cost(story, bs, seconds)
     costs.refit(story.plan)
     for bs in (0, 1, 1e6, 1e300):
         assert 0 < estimate(story, costs, bs, lr=-bs) < math.inf
@@ -123,14 +123,14 @@ SECONDS = st.tuples(st.integers(1, 512), st.sampled_from([0.1, 0.01]), st.floats
 def test_the_error_of_estimates_is_that_of_each_setting_by_the_others(rows: list[tuple[int, float, float]]) -> None:
     whole, costs = Story(), Costs()
     for bs, lr, seconds in rows:
-        measured(whole, bs, seconds, lr)
+        record_cost(whole, bs, seconds, lr)
     costs.refit(whole.plan)
     off = list[float]()
     for bs, lr, seconds in rows:
         others, of_others = Story(), Costs()
         for row in rows:
             if row != (bs, lr, seconds):
-                measured(others, row[0], row[2], row[1])
+                record_cost(others, row[0], row[2], row[1])
         of_others.refit(others.plan)
         off.append(math.expm1(min(20.0, abs(math.log(estimate(others, of_others, bs, lr) / seconds)))))
     assert costs.error is not None and costs.error.settings == len(rows)
@@ -141,12 +141,12 @@ def test_the_error_of_estimates_is_that_of_each_setting_by_the_others(rows: list
 def test_no_error_is_given_for_few_settings() -> None:
     story, costs = Story(), Costs()
     for bs in (16, 32, 64):
-        measured(story, bs, 1.0)
+        record_cost(story, bs, 1.0)
     costs.refit(story.plan)
     assert costs.error is None
 
 
-def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedStage]:
+def timed_stages(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedStage]:
     """Stages of ten steps. rows: batch size, seconds a step, event of the beginning, and events until the end."""
     stages = list[TimedStage]()
     for bs, seconds, begun, events in rows:
@@ -158,7 +158,7 @@ def timed(story: Story, rows: list[tuple[int, float, int, int]]) -> list[TimedSt
 def test_each_stage_is_compared_with_its_estimate_at_the_start() -> None:
     story = Story()
     rows = [(16, 1.0, 1, 3), (17, 1.0, 2, 4), (18, 1.0, 4, 6), (19, 3.0, 6, 9), (16, 0.5, 9, 9)]
-    off = hindsight_errors(story.plan, timed(story, rows))
+    off = hindsight_errors(story.plan, timed_stages(story, rows))
     assert off.keys() == {"gpu0", "gpu1"}, "two of the stages began before the first measurement"
     assert off["gpu1"] == pytest.approx([2.0], rel=0.01), "it took three times as long as all before"
     assert off["gpu0"] == pytest.approx([0.0, 1.0], abs=0.01), "one as long; one half as long as the first time"
@@ -171,7 +171,7 @@ STAGES = st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 10), st.integers(
 @given(STAGES)
 def test_later_stages_change_no_earlier_error(rows: list[tuple[int, float, int, int]]) -> None:
     story = Story()
-    stages = sorted(timed(story, rows), key=lambda stage: stage.ended)
+    stages = sorted(timed_stages(story, rows), key=lambda stage: stage.ended)
     off, before = hindsight_errors(story.plan, stages), hindsight_errors(story.plan, stages[:-1])
     assert all(off[slot][: len(parts)] == parts for slot, parts in before.items())
 
@@ -186,7 +186,7 @@ def test_costs_are_refitted_at_each_doubling() -> None:
     story, costs = Story(), Costs()
     fitted = []
     for run in range(1, 20):
-        measured(story, run, 1.0)
+        record_cost(story, run, 1.0)
         if costs.refit(story.plan):
             fitted.append(run)
     assert fitted == [1, 2, 4, 8, 16]
@@ -195,7 +195,7 @@ def test_costs_are_refitted_at_each_doubling() -> None:
 def test_an_estimate_that_was_given_is_given_up_when_more_is_known() -> None:
     story, costs = Story(), Costs()
     before = estimate(story, costs, 64)
-    measured(story, 32, 5.0)
+    record_cost(story, 32, 5.0)
     costs.refit(story.plan)
     assert before == 1.0
     assert estimate(story, costs, 64) == pytest.approx(5.0, rel=0.01)
@@ -231,17 +231,17 @@ def test_numbers_beyond_floats_are_estimated(value: Any) -> None:
 
 def test_an_estimate_that_hardly_moves_stays_and_nothing_follows_from_it() -> None:
     story, costs = Story(), Costs()
-    measured(story, 64, 1.0)
+    record_cost(story, 64, 1.0)
     assert costs.refit(story.plan)
     (node,) = story.path(story.submit(({"bs": 66, "lr": 0.1, "opt": "sgd"}, 10)))
     assert costs.revise(node)
     before = costs.seconds_per_step(node)
-    measured(story, 65, 1.01)
+    record_cost(story, 65, 1.01)
     assert costs.refit(story.plan)
     assert not costs.revise(node)
     assert costs.seconds_per_step(node) == before
     for bs in (62, 63):
-        measured(story, bs, 3.0)
+        record_cost(story, bs, 3.0)
     assert costs.refit(story.plan)
     assert costs.revise(node)
     assert costs.seconds_per_step(node) != before

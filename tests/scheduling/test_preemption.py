@@ -57,7 +57,7 @@ class World:
             assert self.simulator.advance()
         return self.now - begun_at
 
-    def used(self) -> Counter[StudyId]:
+    def busy_slots(self) -> Counter[StudyId]:
         chains = self.simulator.plan.chains.values()
         return Counter(chain.stages[chain.index].study for chain in chains if not chain.is_trained)
 
@@ -95,7 +95,7 @@ def test_shares_below_a_slot_take_turns() -> None:
     world.simulator.run_until(18 * TURN)
     done = [study.executed for study in world.simulator.plan.studies.values()]
     assert sum(done) == pytest.approx(18 * TURN, abs=2.5 * TURN), "steps in progress are not counted yet"
-    assert world.used().total() == 1
+    assert world.busy_slots().total() == 1
     begun = Counter(event.stages[0].study for event in world.simulator.events if isinstance(event, e.ChainAssigned))
     assert max(begun.values()) - min(begun.values()) <= 1
     assert 6 <= begun.total() <= 18, "turns last for about a minute"
@@ -117,7 +117,7 @@ def test_a_higher_class_takes_all_that_it_can_use_and_leaves_it_when_it_is_done(
     urgent = world.submit(B, 2, 30, priority=2)
     assert world.finish(urgent) <= 30 + 1, "from the next step on"
     world.simulator.run_until(world.now + 1)
-    assert world.used() == {A: 3}
+    assert world.busy_slots() == {A: 3}
     assert world.preemptions() == 2
 
 
@@ -165,8 +165,8 @@ def test_shares_are_within_five_percent_over_any_twenty_stages(seed: int, studie
         world.submit(StudyId(f"study-{number}"), fields["trials"], **{k: v for k, v in fields.items() if k != "trials"})
     held = deque[tuple[float, Counter[StudyId], dict[StudyId, float]]]()
     assert world.simulator.advance()
-    while world.used():
-        before, used, due = world.now, world.used(), shares(slots, claims_of(world, slots))
+    while world.busy_slots():
+        before, used, due = world.now, world.busy_slots(), shares(slots, claims_of(world, slots))
         if not world.simulator.advance():
             break
         held.append((world.now - before, used, due))
@@ -219,4 +219,4 @@ def test_no_study_waits_while_another_has_more_than_its_share(seed: int, slots: 
     for number in range(studies):
         study = world.submit(StudyId(f"study-{number}"), 9, 10_000)
         world.simulator.run_until(world.now + LEAST_SECONDS + TICK_SECONDS + 9 + 1)
-        assert world.used()[study.id] >= slots // (number + 1)
+        assert world.busy_slots()[study.id] >= slots // (number + 1)

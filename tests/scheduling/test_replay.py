@@ -112,10 +112,10 @@ def test_draws_are_derived_again(sampler: str) -> None:
 
 
 def test_draws_with_another_seed_are_no_replay(world: Simulator) -> None:
-    def seeded(event: e.Event) -> e.Event:
+    def change_seed(event: e.Event) -> e.Event:
         return replace(event, spec={**event.spec, "seed": 5}) if isinstance(event, e.StudySubmitted) else event
 
-    assert not replay(enumerate(map(seeded, world.events), 1), STUDY).identical
+    assert not replay(enumerate(map(change_seed, world.events), 1), STUDY).identical
 
 
 def test_a_replay_stops_at_the_given_event(world: Simulator) -> None:

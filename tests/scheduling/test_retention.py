@@ -37,7 +37,7 @@ def release(story: Story, *chosen: PlacedCheckpoint) -> tuple[e.Event, ...]:
     return story.give(c.ReleaseCheckpoints(checkpoints=chosen, reason="budget"))
 
 
-def trained(*trials: tuple[dict[str, Any], int], **fields: Any) -> Story:
+def finished_story(*trials: tuple[dict[str, Any], int], **fields: Any) -> Story:
     """A study of these trials, trained to its end."""
     story = Story()
     story.submit(*trials, **fields)
@@ -50,13 +50,13 @@ TRUNK = [({"lr": steps(0.1, value, milestones=[4])}, 10) for value in (0.2, 0.3,
 
 
 def test_checkpoints_cheap_to_retrain_are_deleted_first() -> None:
-    story = trained(({"lr": 1}, 2), ({"lr": 2}, 20), ({"lr": 3}, 10), keep_best=0)
+    story = finished_story(({"lr": 1}, 2), ({"lr": 2}, 20), ({"lr": 3}, 10), keep_best=0)
     ends = [story.trial(study, number) for study in story.plan.studies for number in range(3)]
     assert going(story) == [(ends[number].path[-1], ends[number].steps) for number in (0, 2, 1)]
 
 
 def test_a_state_ten_times_as_large_is_worth_a_tenth() -> None:
-    story = trained(({"lr": 1}, 2), ({"lr": 2}, 10), keep_best=0)
+    story = finished_story(({"lr": 1}, 2), ({"lr": 2}, 10), keep_best=0)
     [small, large] = [story.path(study, number)[0] for study in story.plan.studies for number in range(2)]
     story.happen(e.CheckpointKept(node=large.id, step=10, key="large", sha256="", size=100))
     assert going(story) == [(large.id, 10), (small.id, 2)]
@@ -64,7 +64,7 @@ def test_a_state_ten_times_as_large_is_worth_a_tenth() -> None:
 
 def test_the_cost_of_a_checkpoint_rises_when_its_neighbour_is_deleted() -> None:
     """One at 9, 10 and 20 steps: 10 is one step behind 9, until that is gone."""
-    story = trained(({"lr": 1}, 20), ({"lr": 2}, 9), keep_best=0)
+    story = finished_story(({"lr": 1}, 20), ({"lr": 2}, 9), keep_best=0)
     [node] = story.path(next(iter(story.plan.studies)))
     story.keep(node.id, 9, intermediate=True)
     story.keep(node.id, 10, intermediate=True)
@@ -85,7 +85,7 @@ def test_the_final_states_of_the_best_are_promised() -> None:
 
 
 def test_those_of_which_no_open_study_has_trials_go_before_the_others() -> None:
-    story = trained(({"lr": 1}, 50), name="over", keep_best=0)
+    story = finished_story(({"lr": 1}, 50), name="over", keep_best=0)
     story.give(c.CloseStudy(study=next(iter(story.plan.studies)), at=1.0))
     open_study = story.submit(({"lr": 2}, 3), keep_best=0)
     story.drain(Frontier(story.plan))
@@ -125,14 +125,14 @@ def test_states_needed_by_chains_and_requests_stay() -> None:
 
 
 def test_a_checkpoint_that_a_chains_row_names_stays() -> None:
-    story = trained(({"lr": 1}, 5), keep_best=0)
+    story = finished_story(({"lr": 1}, 5), keep_best=0)
     [kept] = checkpoint_needs.checkpoints(story.plan)
     named = c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget", assigned_keys=frozenset([kept.key]))
     assert not story.give(named)
 
 
 def test_in_two_steps_it_is_released_and_then_gone() -> None:
-    story = trained(({"lr": 1}, 5), keep_best=0)
+    story = finished_story(({"lr": 1}, 5), keep_best=0)
     [kept] = checkpoint_needs.checkpoints(story.plan)
     assert story.plan.kept_bytes == 1
     release(story, kept)
@@ -145,21 +145,21 @@ def test_in_two_steps_it_is_released_and_then_gone() -> None:
 
 def test_of_two_states_at_one_place_the_first_is_released() -> None:
     """Two workers that knew nothing of each other kept both."""
-    story = trained(({"lr": 1}, 5), keep_best=0)
+    story = finished_story(({"lr": 1}, 5), keep_best=0)
     [kept] = checkpoint_needs.checkpoints(story.plan)
     story.keep(kept.node, kept.step)
     assert list(story.plan.released) == [kept.key] and story.plan.kept_bytes == 1
 
 
 def test_no_more_goes_than_must() -> None:
-    story = trained(*(({"lr": number}, number) for number in range(1, 6)), keep_best=0)
+    story = finished_story(*(({"lr": number}, number) for number in range(1, 6)), keep_best=0)
     assert len(select_checkpoints(story.plan, Seconds(), excess=3, most=10)) == 3
     assert len(select_checkpoints(story.plan, Seconds(), excess=3, most=2)) == 2
     assert select_checkpoints(story.plan, Seconds(), excess=0, most=10) == []
 
 
 def test_states_of_a_deleted_study_only_are_free() -> None:
-    story = trained(*TRUNK[:2], name="deleted", keep_best=2)
+    story = finished_story(*TRUNK[:2], name="deleted", keep_best=2)
     deleted = next(iter(story.plan.studies))
     other = story.submit(TRUNK[1], TRUNK[2], keep_best=0)
     story.drain(Frontier(story.plan))
@@ -220,7 +220,7 @@ def test_states_that_a_study_keeps_stay_until_its_deletion(data: st.DataObject) 
 
 
 def test_nothing_is_kept_twice_or_behind_the_end_of_a_trial() -> None:
-    story = trained(({"lr": 1}, 10), keep_best=0, keep_every=4)
+    story = finished_story(({"lr": 1}, 10), keep_best=0, keep_every=4)
     [node] = [node for study in story.plan.studies for node in story.path(study)]
     assert checkpoint_needs.steps_to_keep(story.plan, node.id, 0, 99) == [4, 8]
     story.keep(node.id, 4)

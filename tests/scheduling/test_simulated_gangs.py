@@ -213,7 +213,7 @@ def many(rates: range, steps: int, **fields: Any) -> Json:
     return study([{"hp": {"lr": 0.001 * rate}, "steps": steps} for rate in rates], shards=8, **fields)
 
 
-def begun(world: Simulator, study: str) -> list[e.ChainAssigned]:
+def study_chains(world: Simulator, study: str) -> list[e.ChainAssigned]:
     """Its chains, in order."""
     assigned = (each for each in world.events if isinstance(each, e.ChainAssigned))
     return [each for each in assigned if each.stages[0].study == study]
@@ -231,8 +231,8 @@ def test_held_slots_take_work_that_ends_in_time(policy: str) -> None:
     world.run_until(26.0)
     world.submit("small", many(range(4, 40), 20))
     world.run()
-    (gang,) = begun(world, "gang")
-    before = [each.at for each in begun(world, "small") if each.at < gang.at]
+    (gang,) = study_chains(world, "gang")
+    before = [each.at for each in study_chains(world, "small") if each.at < gang.at]
     assert gang.at == 120.0
     assert len(before) == 12 and max(before) <= 100.0
 
@@ -242,5 +242,5 @@ def test_a_share_of_the_slots_counts_all_of_a_gang() -> None:
     world.submit("gangs", many(range(1, 40), 10, ranks=2))
     world.submit("alone", many(range(40, 80), 10))
     world.run_until(100.0)
-    steps = {name: len(begun(world, name)) for name in ("gangs", "alone")}
+    steps = {name: len(study_chains(world, name)) for name in ("gangs", "alone")}
     assert steps["gangs"] * 2 * 10 / 1.8 == pytest.approx(steps["alone"] * 10, rel=0.15)

@@ -85,7 +85,7 @@ def measure(node: Node, step: int) -> e.Metrics:
     return {METRIC: Random(f"{node.id}/{step}").random()}
 
 
-def submitted(spec: dict[str, Any], packing: int | None, slots: int, pass_times: float | None = 1.0) -> Simulator:
+def submit(spec: dict[str, Any], packing: int | None, slots: int, pass_times: float | None = 1.0) -> Simulator:
     """packing: 0 is a plan without packs, None one whose width is to be chosen."""
     profile = None if pass_times is None else even_packs(pass_times)
     simulator = Simulator(slots=slots, measure=measure, profile=profile)
@@ -114,7 +114,7 @@ def packs(simulator: Simulator) -> list[list[e.ChainAssigned]]:
 @max_examples(60)
 @given(spaces(), SLOTS, WIDTHS)
 def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], slots: int, width: int) -> None:
-    simulated = submitted(study_of(trials).to_json(), width, slots)
+    simulated = submit(study_of(trials).to_json(), width, slots)
     longest = critical_path_steps(build_stage_tree(simulated.plan))
     makespan, done = simulated.run(), study(simulated)
     assert done.state == "completed" and done.executed == done.unique
@@ -128,7 +128,7 @@ def test_packs_run_each_step_once_and_leave_no_slot_idle(trials: list[Trial], sl
 @given(spaces(), WIDTHS)
 def test_where_a_pass_takes_no_longer_than_a_trial_packs_are_never_slower(trials: list[Trial], width: int) -> None:
     spec = study_of(trials).to_json()
-    alone, packed = submitted(spec, 0, 1).run(), submitted(spec, width, 1).run()
+    alone, packed = submit(spec, 0, 1).run(), submit(spec, width, 1).run()
     assert packed <= alone
 
 
@@ -140,7 +140,7 @@ def test_a_pass_takes_equally_long_with_any_lanes_and_its_seconds_are_shared(
 ) -> None:
     """A full pack takes no longer than one of a single lane: no trial waits for a companion."""
     spec = study_of(trials).to_json()
-    as_fast, slower = submitted(spec, width, slots), submitted(spec, width, slots, pass_times)
+    as_fast, slower = submit(spec, width, slots), submit(spec, width, slots, pass_times)
     assert slower.run() == pytest.approx(pass_times * as_fast.run())
     busy = Counter[str]()
     for pack in packs(slower):
@@ -152,7 +152,7 @@ def test_a_pass_takes_equally_long_with_any_lanes_and_its_seconds_are_shared(
 @max_examples(40)
 @given(spaces(), SLOTS, WIDTHS)
 def test_trials_refused_by_a_device_are_never_packed_there(trials: list[Trial], slots: int, width: int) -> None:
-    simulated = submitted(study_of(trials).to_json(), width, slots)
+    simulated = submit(study_of(trials).to_json(), width, slots)
     simulated.take([PackingProfiled(device="cpu", batch_seconds={}, peak_bytes={}, refusal="it is no TorchTrainer")])
     simulated.run()
     assert {len(pack) for pack in packs(simulated)} == {1}
@@ -169,13 +169,13 @@ def lengths(pack: Sequence[e.ChainAssigned]) -> list[int]:
 def test_siblings_come_first_then_those_with_most_nearly_as_many_steps_to_go() -> None:
     """The longest one leads; what reads batches of another size is in no pack of its."""
     rates = [(0.1, 8, 40), (0.2, 8, 10), (0.3, 8, 30), (0.4, 16, 39), (0.5, 8, 38)]
-    simulated = submitted(study_of([trial(*each) for each in rates]).to_json(), 3, 1)
+    simulated = submit(study_of([trial(*each) for each in rates]).to_json(), 3, 1)
     simulated.run()
     assert [lengths(pack) for pack in packs(simulated)] == [[40, 38, 30], [39], [10]]
 
 
 def test_work_is_divided_among_the_slots_that_are_free() -> None:
-    simulated = submitted(study_of([trial(0.1 * number, 8, 10) for number in range(1, 7)]).to_json(), 4, 2)
+    simulated = submit(study_of([trial(0.1 * number, 8, 10) for number in range(1, 7)]).to_json(), 4, 2)
     assert simulated.run() == 10
     assert [len(pack) for pack in packs(simulated)] == [3, 3]
 
@@ -189,7 +189,7 @@ def parting(first: float, then: float, at: int, steps: int) -> Trial:
 def test_lanes_that_are_free_in_mid_pack_are_filled_by_siblings_that_part_there() -> None:
     """To train the first pack to its end and the siblings then would take 50 steps."""
     siblings = [parting(0.2, 0.1 * number, 10, 30) for number in (3, 4)]
-    simulated = submitted(study_of([trial(0.1, 8, 30), *siblings, trial(0.5, 8, 10)]).to_json(), 4, 1)
+    simulated = submit(study_of([trial(0.1, 8, 30), *siblings, trial(0.5, 8, 10)]).to_json(), 4, 1)
     assert simulated.run() == 30 and study(simulated).executed == study(simulated).unique
     assert [lengths(pack) for pack in packs(simulated)] == [[10, 10, 10], [30, 30, 30]]
 
@@ -198,7 +198,7 @@ def test_a_pack_does_not_end_for_siblings_that_would_fill_no_free_lane() -> None
     """Nine paths continue at step 10, which are two packs of eight, as they are without an end there."""
     others = [trial(0.1 * number, 8, 30) for number in range(1, 8)]
     siblings = [parting(0.9, 0.1 * number, 10, 30) for number in (3, 4)]
-    simulated = submitted(study_of([*others, *siblings]).to_json(), 8, 1)
+    simulated = submit(study_of([*others, *siblings]).to_json(), 8, 1)
     assert simulated.run() == 50
     assert [sorted(lengths(pack)) for pack in packs(simulated)] == [[10, *[30] * 7], [30, 30]]
 
@@ -206,7 +206,7 @@ def test_a_pack_does_not_end_for_siblings_that_would_fill_no_free_lane() -> None
 def test_a_trial_with_another_later_batch_size_fills_no_lane() -> None:
     sizes = {"family": "values", "values": [8, 16], "milestones": [10]}
     siblings = [({**parting(0.2, 0.1 * number, 10, 30)[0], "bs": sizes}, 30) for number in (3, 4)]
-    simulated = submitted(study_of([trial(0.1, 8, 30), *siblings]).to_json(), 4, 1)
+    simulated = submit(study_of([trial(0.1, 8, 30), *siblings]).to_json(), 4, 1)
     assert simulated.run() == 50
 
 
@@ -217,13 +217,13 @@ SHA = {"kind": "sha", "num_trials": 27}
 def test_a_fuller_pack_goes_first_where_the_longest_path_can_wait(slots: int, order: list[list[int]]) -> None:
     """On one slot all takes 50 steps either way. On two, the longest path would end later than it must."""
     trials = [trial(0.1, 16, 40), *(trial(0.1 * number, 8, 10) for number in range(2, 6))]
-    simulated = submitted(study_of(trials).to_json(), 4, slots)
+    simulated = submit(study_of(trials).to_json(), 4, slots)
     assert simulated.run() == (50 if slots == 1 else 40)
     assert [lengths(pack) for pack in packs(simulated)] == order
 
 
 def test_urgent_trials_do_not_wait_for_a_fuller_pack() -> None:
-    simulated = submitted(
+    simulated = submit(
         study_of([trial(0.1 * number, bs, 5) for number, bs in enumerate((16, 8, 8, 8))]).to_json(), 4, 1
     )
     simulated.take([e.TrialPrioritized(study=STUDY, trial=0, priority=1.0)])
@@ -237,18 +237,16 @@ def test_a_rung_is_a_pack() -> None:
     Packs of 8 begin with 4 + 6 + 12 + 27 trials of 27, 9, 3 and 1 steps: that takes 27 + 9 + 3 and four times 1. Nine
     continue to step 3: 2 + 2; seven to step 9: 6; four to step 27: 18.
     """
-    simulated = searched("hyperband", 8, 1, 0, sizes=(8,))
+    simulated = search("hyperband", 8, 1, 0, sizes=(8,))
     assert simulated.now == 71 and study(simulated).executed == 357
 
 
-def searched(
-    kind: str, packing: int, slots: int, seed: int, sizes: Sequence[int] = (8, 16), **fields: Any
-) -> Simulator:
+def search(kind: str, packing: int, slots: int, seed: int, sizes: Sequence[int] = (8, 16), **fields: Any) -> Simulator:
     tuner = {"kind": kind, "min_steps": 1, "max_steps": 27, "reduction_factor": 3, "sampling_seed": seed, **fields}
     space = {"lr": {"loguniform": [0.001, 1.0]}, "bs": {"choice": list(sizes)}}
     named = {"name": "study", "trainer": "digits", "metric": METRIC, "mode": "max"}
     spec = StudySpec.from_dict({**named, "space": space, "tuner": tuner})
-    simulated = submitted(spec.to_json(), packing, slots)
+    simulated = submit(spec.to_json(), packing, slots)
     simulated.run()
     assert study(simulated).state == "completed"
     return simulated
@@ -263,7 +261,7 @@ def arms(simulator: Simulator) -> list[tuple[Any, int]]:
 @max_examples(6)
 @given(st.integers(0, 1000), SLOTS, st.integers(2, 32), st.sampled_from([{"kind": "hyperband"}, SHA]))
 def test_packs_change_neither_arms_nor_promotions(seed: int, slots: int, width: int, tuner: dict[str, Any]) -> None:
-    alone, packed = (searched(packing=packing, slots=slots, seed=seed, **tuner) for packing in (0, width))
+    alone, packed = (search(packing=packing, slots=slots, seed=seed, **tuner) for packing in (0, width))
     assert arms(packed) == arms(alone)
     assert max(map(len, packs(packed))) > 1
 
@@ -275,7 +273,7 @@ def test_an_asynchronous_search_has_the_same_arms_and_promotes_by_its_rule(
     seed: int, slots: int, width: int, kind: str
 ) -> None:
     """Whom it promotes depends on who came first, with packs as without; that it was right to do so, a replay says."""
-    found = [searched(kind, packing, slots, seed, num_trials=20) for packing in (0, width)]
+    found = [search(kind, packing, slots, seed, num_trials=20) for packing in (0, width)]
     drawn = [[hp for hp, _ in arms(each)] for each in found]
     assert drawn[0] == drawn[1]
     assert max(map(len, packs(found[1]))) > 1
@@ -283,7 +281,7 @@ def test_an_asynchronous_search_has_the_same_arms_and_promotes_by_its_rule(
 
 
 def test_a_slot_that_was_given_more_chains_than_a_pack_holds_or_later_ones_is_noticed() -> None:
-    simulated = searched("sha", 4, 1, 0, num_trials=27)
+    simulated = search("sha", 4, 1, 0, num_trials=27)
     log = [each.event for each in simulated.log()]
     given = [number for number, event in enumerate(log) if isinstance(event, e.ChainAssigned)][:4]
 

@@ -196,12 +196,12 @@ def packing_in_preview(packing: int | str, *seconds: tuple[str, float]) -> tuple
     spec = StudySpec.from_dict({**study_of(trials).to_json(), "packing": packing})
     batches = list[Any]()
 
-    def measured(batch: Any, what: type) -> Any:
+    def stored_profile(batch: Any, what: type) -> Any:
         assert what is e.PackingProfiled
         batches.append(batch)
         return profile
 
-    found = preview(spec, slots=1, measured=measured)
+    found = preview(spec, slots=1, measured=stored_profile)
     assert batches == [{"bs": 8}] and found["makespan_steps"] == 80
     return found["packed_makespan_steps"], found["packing"]["width"], found["packing"]["device"]
 

@@ -28,7 +28,7 @@ works = st.lists(
 )
 
 
-def played(works: Sequence[Work], times: Mapping[int, float]) -> list[StageTiming]:
+def stage_timings(works: Sequence[Work], times: Mapping[int, float]) -> list[StageTiming]:
     """The stages of slots of one GPU, on which all steps slow down as soon as another slot begins."""
     now, ran = 0.0, list[StageTiming]()
     todo = [list(work) for work in works]
@@ -59,7 +59,7 @@ def played(works: Sequence[Work], times: Mapping[int, float]) -> list[StageTimin
 @given(works)
 def test_the_measured_slowdown_is_right_except_around_changes(works: Sequence[Work]) -> None:
     slowest = max(TIMES.values())
-    for found in slowdowns(played(works, TIMES)):
+    for found in slowdowns(stage_timings(works, TIMES)):
         true = TIMES[found.slots]
         least, most = 1 / (MOSTLY + (1 - MOSTLY) * true), 1 / (MOSTLY + (1 - MOSTLY) * true / slowest)
         alone = 1 / (MOSTLY + (1 - MOSTLY) / slowest)
@@ -68,7 +68,7 @@ def test_the_measured_slowdown_is_right_except_around_changes(works: Sequence[Wo
 
 @given(works)
 def test_no_slowdown_is_found_without_one(works: Sequence[Work]) -> None:
-    for found in slowdowns(played(works, dict.fromkeys(TIMES, 1.0))):
+    for found in slowdowns(stage_timings(works, dict.fromkeys(TIMES, 1.0))):
         assert found.times == pytest.approx(1.0) and found.gain == pytest.approx(found.slots)
 
 

@@ -40,7 +40,7 @@ class Trunk:
     def extend(self, trial: int, steps: int) -> None:
         self.simulator.give(c.AskForTrials(study=STUDY, actions=(c.Extend(trial=trial, steps=steps),)))
 
-    def kept(self) -> list[int]:
+    def kept_steps(self) -> list[int]:
         kept = (event for event in self.simulator.events if isinstance(event, e.CheckpointKept))
         return [event.step for event in kept if event.intermediate]
 
@@ -51,7 +51,7 @@ def test_a_trunk_keeps_the_state_at_which_a_waiting_trial_will_part() -> None:
     trunk.simulator.run()
     trunk.add(0.1, 100)
     trunk.simulator.run()
-    assert trunk.kept() == [50]
+    assert trunk.kept_steps() == [50]
     trunk.extend(0, 60)
     trunk.simulator.run()
     study = trunk.simulator.plan.studies[STUDY]
@@ -65,7 +65,7 @@ def test_a_running_trunk_learns_of_a_new_trial() -> None:
     trunk.add(decay(50), 2)
     trunk.add(decay(10), 2)
     trunk.simulator.run_until(99)
-    assert trunk.kept() == [50], "it has passed 10"
+    assert trunk.kept_steps() == [50], "it has passed 10"
     trunk.simulator.run()
     trunk.extend(1, 60)
     trunk.simulator.run()
@@ -88,7 +88,7 @@ def test_a_trial_that_comes_after_many_others_is_known_soon() -> None:
         looks += 1
     assert looks == 1 + 252 // MOST_CHANGES
     trunk.simulator.run()
-    assert trunk.kept() == [*range(130, 158), 300]
+    assert trunk.kept_steps() == [*range(130, 158), 300]
 
 
 def test_no_branch_state_is_kept_without_room() -> None:
@@ -96,7 +96,7 @@ def test_no_branch_state_is_kept_without_room() -> None:
     trunk.add(decay(50), 2)
     trunk.add(0.1, 100)
     trunk.simulator.run()
-    assert trunk.kept() == []
+    assert trunk.kept_steps() == []
 
 
 def test_a_later_part_of_a_waiting_trial_is_foreseen_in_the_node_that_it_will_pass() -> None:
@@ -104,7 +104,7 @@ def test_a_later_part_of_a_waiting_trial_is_foreseen_in_the_node_that_it_will_pa
     trunk.add(decay(50, 70), 2)
     trunk.add(decay(50), 100)
     trunk.simulator.run()
-    assert trunk.kept() == [70]
+    assert trunk.kept_steps() == [70]
 
 
 @pytest.mark.parametrize("end", [c.CancelTrial(study=STUDY, trial=0), c.CancelStudy(study=STUDY, at=0.0)])
@@ -156,7 +156,7 @@ def test_a_state_at_which_a_waiting_trial_resumes_counts_for_it() -> None:
     trunk.add(0.1, 100)
     trunk.simulator.run()
     order = [kept.step for kept in deletion_order(trunk.simulator.plan, Costs())]
-    assert order.index(52) > max(order.index(step) for step in trunk.kept() if step != 52)
+    assert order.index(52) > max(order.index(step) for step in trunk.kept_steps() if step != 52)
 
 
 @pytest.mark.slow

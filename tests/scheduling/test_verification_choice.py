@@ -40,7 +40,7 @@ def cost(proof: Verification) -> int:
     return sum(stage.end - stage.start for stage in proof.stages)
 
 
-def made(story: Parting, most: int = 50) -> list[Verification]:
+def make_comparisons(story: Parting, most: int = 50) -> list[Verification]:
     """All comparisons that are begun, one after the other, each of which finds no difference."""
     found = list[Verification]()
     while (proof := next_comparison(story.plan, "cpu")) is not None:
@@ -56,7 +56,7 @@ def made(story: Parting, most: int = 50) -> list[Verification]:
 def test_each_step_at_which_a_state_was_resumed_is_compared_once() -> None:
     """The comparison at step 8 lifted the mark of trials that had parted at 11 and 13."""
     story = Parting(is_watched=True)
-    assert sorted(map(resumption, made(story))) == [8, 11, 13]
+    assert sorted(map(resumption, make_comparisons(story))) == [8, 11, 13]
     assert story.plan.uncompared_resumptions == [] and story.judgement().verdict == Verdict.CHECKED
 
 
@@ -65,7 +65,7 @@ def test_equal_resumptions_are_compared_once() -> None:
     more = story.submit(*(({"lr": steps(0.1, 0.5 + rate, milestones=[11])}, 20) for rate in range(5)))
     for number in range(5):
         story.train_through((story.trial(more, number).path[-1], 11, 20))
-    assert sorted(map(resumption, made(story))) == [8, 11, 13]
+    assert sorted(map(resumption, make_comparisons(story))) == [8, 11, 13]
 
 
 def test_each_kind_of_values_is_compared() -> None:
@@ -121,12 +121,12 @@ def test_a_verification_begins_at_a_state_before_its_comparison() -> None:
 def resumed_in(story: Story) -> Any:
     """The proof that compares the resumption at a step, if there is one that costs no more than a few steps."""
 
-    def found(step: int) -> Verification | None:
+    def find_verification(step: int) -> Verification | None:
         witnesses = [each for each in story.plan.witnesses.get(step, ()) if each.begin == step]
         tried = (verify_witness(story.plan, VerificationKind.HANDOVER, each, "cpu") for each in witnesses)
         return next(filter(None, tried), None)
 
-    return found
+    return find_verification
 
 
 def test_compared_and_incomparable_resumptions_are_not_repeated_on_a_device() -> None:
@@ -153,14 +153,14 @@ def test_packs_are_not_compared(packing: int | None) -> None:
 def test_each_resumption_may_cost_two_steps_behind_it_however_small_the_study_is() -> None:
     story = Parting(is_watched=True)
     assert VERIFICATION_SHARE * story.it.unique < 1 and steps_after_resumption(story.plan) == 2
-    proofs = made(story)
+    proofs = make_comparisons(story)
     assert len(proofs) == 3 and all(2 <= cost(proof) <= 4 for proof in proofs)
 
 
 def test_more_steps_are_compared_the_more_the_study_has() -> None:
     story = Parting(is_watched=True, longer=2_000)
     assert steps_after_resumption(story.plan) == int(VERIFICATION_SHARE * story.it.unique) // 3 > 50
-    proofs = made(story)
+    proofs = make_comparisons(story)
     assert sorted(map(resumption, proofs)) == [8, 11, 13]
     compared = max(each.order.comparisons[-1].step - resumption(each) for each in proofs)
     assert compared == steps_after_resumption(story.plan)
@@ -173,7 +173,7 @@ def test_unaffordable_comparisons_are_left_out_and_named() -> None:
     story = Parting()
     for name, at in ((story.trunk, 8), (story.trunk, 11), (story.trunk, 13)):
         story.drop(name, at)
-    assert made(story) == []
+    assert make_comparisons(story) == []
     assert story.judgement().verdict == Verdict.UNCHECKED and story.judgement().unchecked == (8, 11, 13)
     assert [number for number, mark in story.marks().items() if mark] == [1, 2, 3]
     assert "step 11" in story.marks()[2]
@@ -206,7 +206,7 @@ def test_a_state_is_kept_at_an_evaluation_that_comes_soon() -> None:
 
 def test_a_compared_resumption_keeps_no_state() -> None:
     story = Parting(is_watched=True)
-    made(story)
+    make_comparisons(story)
     assert keep_at(story.frontier, [Span(story.leaf(2), 11, 20, story.study)]) == ()
     with_text = story.submit(({"lr": 0.1, "opt": "adam"}, 20))
     other = story.trial(with_text).path[-1]
@@ -216,7 +216,7 @@ def test_a_compared_resumption_keeps_no_state() -> None:
 # ------------------------------------------------------------------------------------------------ waiting for them
 
 
-def checked(story: Parting) -> Parting:
+def check_trainer(story: Parting) -> Parting:
     """The trainer was tried before anything was trained."""
     how: Any = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
     story.happen(e.ExactnessTested(**how, begin=0, step=2))
@@ -224,7 +224,7 @@ def checked(story: Parting) -> Parting:
 
 
 def test_a_study_waits_for_its_comparisons_and_no_longer() -> None:
-    story = checked(Parting(is_watched=True))
+    story = check_trainer(Parting(is_watched=True))
     waited = list[bool]()
     while (proof := next_comparison(story.plan, "cpu")) is not None:
         waited.append(is_due(story.plan, story.it, SLOTS))
@@ -233,7 +233,7 @@ def test_a_study_waits_for_its_comparisons_and_no_longer() -> None:
 
 
 def test_a_verification_waits_for_a_running_one() -> None:
-    story = checked(Parting(is_watched=True))
+    story = check_trainer(Parting(is_watched=True))
     proof = next_comparison(story.plan, "cpu")
     assert proof is not None
     story.happen(e.ChainAssigned(chain=ChainId("now"), slot="p", stages=proof.stages, at=0.0, proof=proof.kind))
@@ -241,7 +241,7 @@ def test_a_verification_waits_for_a_running_one() -> None:
 
 
 def test_a_verification_waits_for_states_that_are_being_saved() -> None:
-    story = checked(Parting())
+    story = check_trainer(Parting())
     for at in (8, 11, 13):
         story.drop(story.trunk, at)
     assert not is_due(story.plan, story.it, SLOTS)
@@ -251,14 +251,14 @@ def test_a_verification_waits_for_states_that_are_being_saved() -> None:
 
 
 def test_a_study_waits_for_no_unaffordable_verification() -> None:
-    story = checked(Parting())
+    story = check_trainer(Parting())
     for at in (8, 11, 13):
         story.drop(story.trunk, at)
     assert story.plan.uncompared_resumptions and not is_due(story.plan, story.it, SLOTS)
 
 
 def test_after_three_accidents_nothing_is_begun_again_and_no_study_waits() -> None:
-    story = checked(Parting(is_watched=True))
+    story = check_trainer(Parting(is_watched=True))
     for number in range(MAX_FAILED_VERIFICATIONS):
         proof = next_comparison(story.plan, "cpu")
         assert proof is not None and is_due(story.plan, story.it, SLOTS)
@@ -271,7 +271,7 @@ def test_after_three_accidents_nothing_is_begun_again_and_no_study_waits() -> No
 
 
 def test_once_something_differs_nothing_more_is_waited_for() -> None:
-    story = checked(Parting(is_watched=True))
+    story = check_trainer(Parting(is_watched=True))
     proof = next_comparison(story.plan, "cpu")
     assert proof is not None
     story.make(proof, difference="1 of 2 leaves differ")
@@ -280,7 +280,7 @@ def test_once_something_differs_nothing_more_is_waited_for() -> None:
 
 
 def test_a_verification_waits_for_no_missing_device() -> None:
-    story = checked(Parting(is_watched=True))
+    story = check_trainer(Parting(is_watched=True))
     assert not is_due(story.plan, story.it, ())
     assert not is_due(story.plan, story.it, tuple(replace(each, device="cuda:0", kind="T4") for each in SLOTS))
 

@@ -26,7 +26,7 @@ SLOTS = (SlotRecord(name="gpu0", **HERE, trainers={"digits": "1"}),)
 STRAY = {"self.sched": "did not come back with the state"}
 
 
-def parted(more: int = 0, found: Callable[[Verification], Json] = lambda proof: {}) -> Parting:
+def compared_story(more: int = 0, found: Callable[[Verification], Json] = lambda proof: {}) -> Parting:
     """A study whose trainer was tried and whose resumptions were compared. found: what each comparison shows."""
     story = Parting(is_watched=True, more=more)
     how: Json = {"chain": ChainId("check"), "proof": VerificationKind.CHECK, "device": "cpu", "node": story.trunk}
@@ -38,7 +38,7 @@ def parted(more: int = 0, found: Callable[[Verification], Json] = lambda proof: 
 
 def saving() -> Parting:
     """Eight more trials part at step 13, so that sharing has saved more than five times what one trial takes."""
-    return parted(more=8)
+    return compared_story(more=8)
 
 
 def is_whole(story: Story, proof: Verification | None) -> bool:
@@ -151,19 +151,19 @@ def test_once_something_differs_no_whole_trial_is_due() -> None:
 def stray_at(step: int) -> Callable[[Verification], Json]:
     """What the trainer holds besides differs behind the resumption at that step, and nowhere else."""
 
-    def found(proof: Verification) -> Json:
+    def report(proof: Verification) -> Json:
         begin = proof.resume.step if proof.resume else 0
         return {"stray": STRAY} if max(proof.order.comparisons[0].since, begin) == step else {}
 
-    return found
+    return report
 
 
-def suspected() -> Parting:
-    return parted(found=stray_at(11))
+def story_with_stray() -> Parting:
+    return compared_story(found=stray_at(11))
 
 
 def test_a_suspicion_requests_a_whole_trial_at_any_cost() -> None:
-    story = suspected()
+    story = story_with_stray()
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and is_whole(story, whole) and whole.trial.number == 2
     assert is_due(story.plan, story.it, SLOTS)
@@ -173,7 +173,7 @@ def test_a_suspicion_requests_a_whole_trial_at_any_cost() -> None:
 
 
 def test_one_whole_trial_settles_the_same_suspicion_at_all_steps() -> None:
-    story = parted(found=lambda proof: {"stray": STRAY})
+    story = compared_story(found=lambda proof: {"stray": STRAY})
     made = 0
     while (whole := next_due_trial(story.plan, "cpu")) is not None:
         story.make(whole)
@@ -182,7 +182,7 @@ def test_one_whole_trial_settles_the_same_suspicion_at_all_steps() -> None:
 
 
 def test_the_trial_with_the_most_steps_behind_a_suspicion_is_taken_once_it_is_over() -> None:
-    story = parted(found=lambda proof: {"stray": STRAY})
+    story = compared_story(found=lambda proof: {"stray": STRAY})
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None and whole.trial.number == 1, "it resumed at 8, the others later"
     story.give(c.AddTrial(study=story.study, hp={"lr": steps(0.1, 0.9, milestones=[8])}, steps=24))
@@ -192,7 +192,7 @@ def test_the_trial_with_the_most_steps_behind_a_suspicion_is_taken_once_it_is_ov
 
 
 def test_a_suspicion_that_shows_makes_the_trainer_inexact() -> None:
-    story = suspected()
+    story = story_with_stray()
     whole = next_due_trial(story.plan, "cpu")
     assert whole is not None
     story.make(whole, difference="1 of 2 leaves differ")
@@ -200,7 +200,7 @@ def test_a_suspicion_that_shows_makes_the_trainer_inexact() -> None:
 
 
 def test_where_the_whole_trial_always_ends_by_an_accident_the_mark_remains() -> None:
-    story = suspected()
+    story = story_with_stray()
     for number in range(MAX_FAILED_VERIFICATIONS):
         whole = next_due_trial(story.plan, "cpu")
         assert whole is not None
@@ -239,14 +239,14 @@ def test_only_unneeded_whole_trials_make_room() -> None:
     assert whole is not None
     chain = begin_chain(story, whole)
     assert not can_wait(story.plan, chain) and is_still_needed(story.plan, chain)
-    idle = parted()
+    idle = compared_story()
     spare = next_for_idle_slot(idle.plan, "cpu")
     assert spare is not None and spare.kind == VerificationKind.WHOLE
     assert can_wait(idle.plan, begin_chain(idle, spare))
 
 
 def test_an_idle_slot_verifies_one_trial_of_a_study() -> None:
-    story = parted()
+    story = compared_story()
     spare = next_for_idle_slot(story.plan, "cpu")
     assert spare is not None and is_whole(story, spare)
     story.make(spare)

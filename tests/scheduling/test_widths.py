@@ -32,7 +32,7 @@ def profile(seconds: dict[str, float], **more: Any) -> e.PackingProfiled:
     return e.PackingProfiled(device="d", batch_seconds=seconds, peak_bytes={}, **more)
 
 
-def submitted(spec: dict[str, Any], packing: int | None = None, slots: int = 1, **how: Any) -> Simulator:
+def submit(spec: dict[str, Any], packing: int | None = None, slots: int = 1, **how: Any) -> Simulator:
     """With the trials that the tuner wants before there is any result."""
     simulator = Simulator(slots=slots, measure=lambda node, step: {METRIC: 0.5}, **how)
     simulator.give(c.SubmitStudy(plan=replace(OPENED, packing=packing), study=STUDY, spec=spec, at=0.0))
@@ -42,8 +42,8 @@ def submitted(spec: dict[str, Any], packing: int | None = None, slots: int = 1, 
     return simulator
 
 
-def planned(trials: list[Trial]) -> SearchPlan:
-    return submitted(study_of(trials).to_json()).plan
+def search_plan(trials: list[Trial]) -> SearchPlan:
+    return submit(study_of(trials).to_json()).plan
 
 
 def flat(count: int, length: int = 10, **hp: Any) -> list[Trial]:
@@ -80,18 +80,18 @@ DOUBLING_EFFICIENCY = {"0": 1.0, **dict.fromkeys(("2", "4", "8", "16"), 1.0)}
 def test_packs_are_as_wide_as_trials_can_fill_and_no_wider(trials: int, slots: int, width: int) -> None:
     seconds = {**DOUBLING_EFFICIENCY, str(trials): 1.0}
     most = -(-trials // slots)
-    assert widest(planned(flat(trials)), slots) == most
-    assert choose_width(planned(flat(trials)), profile(seconds), slots)[0] == min(width, most)
+    assert widest(search_plan(flat(trials)), slots) == most
+    assert choose_width(search_plan(flat(trials)), profile(seconds), slots)[0] == min(width, most)
 
 
 def test_of_widths_that_are_nearly_as_fast_the_narrowest_is_chosen() -> None:
-    plan = planned(flat(8))
+    plan = search_plan(flat(8))
     assert choose_width(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 1.9}), 1)[0] == 8
     assert choose_width(plan, profile({"0": 1.0, "2": 1.0, "4": 1.04, "8": 2.0}), 1)[0] == 4
 
 
 def test_packs_less_than_a_tenth_faster_are_not_used() -> None:
-    plan = planned(flat(8))
+    plan = search_plan(flat(8))
     assert choose_width(plan, profile({"0": 1.0, "2": 1.82}), 1)[0] == 0
     assert choose_width(plan, profile({"0": 1.0, "2": 1.81}), 1)[0] == 2
 
@@ -100,26 +100,26 @@ def test_trunks_that_are_shared_speak_for_none() -> None:
     """Eight trials that part at the last of a hundred steps would fill no pack before."""
     late = [({"lr": steps(0.1, 0.2 + number, milestones=[99])}, 100) for number in range(8)]
     slower = profile({"0": 1.0, "8": 1.2})
-    assert choose_width(planned(late), slower, 1)[0] == 0
-    assert choose_width(planned(flat(8)), slower, 1)[0] == 8
+    assert choose_width(search_plan(late), slower, 1)[0] == 0
+    assert choose_width(search_plan(flat(8)), slower, 1)[0] == 8
 
 
 def test_batches_of_other_sizes_fill_no_pack() -> None:
     sizes = [({"lr": steps(0.1), "bs": steps(size)}, 10) for size in (16, 32, 64, 128)]
-    assert widest(planned(sizes), 1) == 1
-    assert batch_of(planned(sizes).nodes[planned(sizes).roots[0]]) == {"bs": 16}
+    assert widest(search_plan(sizes), 1) == 1
+    assert batch_of(search_plan(sizes).nodes[search_plan(sizes).roots[0]]) == {"bs": 16}
 
 
 def test_where_rungs_get_narrow_packs_are_no_wider_than_usual() -> None:
     tuner = {"kind": "sha", "num_trials": 32, "min_steps": 1, "max_steps": 4, "sampling_seed": 1}
     spec = {**study_of(flat(1)).to_json(), "space": {"lr": {"uniform": [0.1, 1.0]}}, "tuner": tuner}
-    assert widest(submitted(spec).plan, 1) == 8
-    assert widest(planned(flat(32)), 1) == 32
+    assert widest(submit(spec).plan, 1) == 8
+    assert widest(search_plan(flat(32)), 1) == 32
 
 
 def test_the_reason_for_training_alone_is_given() -> None:
     refused = profile({}, refusal="it is no TorchTrainer")
-    width, reason = choose_width(planned(flat(4)), refused, 1)
+    width, reason = choose_width(search_plan(flat(4)), refused, 1)
     assert width == 0 and reason.endswith("cannot be packed: it is no TorchTrainer")
 
 
@@ -136,7 +136,7 @@ def test_profiles_of_narrow_packs_do_not_limit_wider_ones() -> None:
 def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(
     trials: list[Trial], slots: int, seconds: dict[str, float]
 ) -> None:
-    plan = planned(trials)
+    plan = search_plan(trials)
     width, _ = choose_width(plan, profile(seconds), slots)
     assert width in (0, *map(int, WIDTHS)) and width <= widest(plan, slots)
 
@@ -146,7 +146,7 @@ def test_nothing_is_chosen_that_was_not_measured_or_that_trials_cannot_fill(
 def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_faster(
     trials: int, slots: int, seconds: dict[str, float]
 ) -> None:
-    plan = planned(flat(trials))
+    plan = search_plan(flat(trials))
     width, _ = choose_width(plan, profile(seconds), slots)
     possible = [each for each in map(int, WIDTHS) if each <= widest(plan, slots)]
     took = {each: ceil(trials / (slots * each)) * seconds[str(each)] for each in possible}
@@ -165,7 +165,7 @@ def test_of_equal_trials_the_width_is_near_the_fastest_or_nothing_is_a_tenth_fas
 def test_the_width_is_chosen_and_recorded_once_before_any_stage(
     trials: list[Trial], slots: int, seconds: dict[str, float]
 ) -> None:
-    simulated = submitted(study_of(trials).to_json(), slots=slots, profile=profile(seconds | {"3": 1.0, "5": 1.0}))
+    simulated = submit(study_of(trials).to_json(), slots=slots, profile=profile(seconds | {"3": 1.0, "5": 1.0}))
     simulated.run()
     events, done = simulated.events, simulated.plan.studies[STUDY]
     assert done.state == "completed" and done.executed == done.unique
@@ -182,6 +182,6 @@ def test_on_one_slot_trials_with_nothing_in_common_are_never_slower_than_alone(
     lengths: list[int], seconds: dict[str, float]
 ) -> None:
     trials = [({"lr": steps(0.1 + number)}, length) for number, length in enumerate(lengths)]
-    simulated = submitted(study_of(trials).to_json(), profile=profile(seconds))
+    simulated = submit(study_of(trials).to_json(), profile=profile(seconds))
     taken, alone = simulated.run(), sum(lengths)
     assert taken * WORTHWHILE <= alone * (1 + 1e-9) if simulated.plan.packing else taken == alone
