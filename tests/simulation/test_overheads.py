@@ -48,10 +48,10 @@ def decisions(overheads: Overheads) -> list[str]:
     world = simulator(spec(HALVES), slots=2, measure=measure, seconds=seconds, overheads=overheads)
     world.run()
     assert world.plan.studies[STUDY].state == "completed"
-    return [_named(each) for each in world.events if isinstance(each, e.TrialAdded | e.TrialExtended)]
+    return [_decision_text(each) for each in world.events if isinstance(each, e.TrialAdded | e.TrialExtended)]
 
 
-def _named(event: Any) -> str:
+def _decision_text(event: Any) -> str:
     return f"{'start' if isinstance(event, e.TrialAdded) else 'promote'} {event.trial}"
 
 

@@ -26,16 +26,16 @@ def grid(trials: int) -> Json:
 
 def alone(trials: int) -> Json:
     """Trials that share nothing."""
-    return drawn(trials, multistep({"uniform": [trials, trials + 1]}, 30, 60))
+    return random_search(trials, multistep({"uniform": [trials, trials + 1]}, 30, 60))
 
 
 def decays(trials: int) -> Json:
     """Decays of one trunk."""
     until, decay = {"randint": [100, 1100]}, {"randint": [10, 100]}
-    return drawn(trials, {"family": "wsd", "peak": trials, "warmup": 50, "stable_until": until, "decay": decay})
+    return random_search(trials, {"family": "wsd", "peak": trials, "warmup": 50, "stable_until": until, "decay": decay})
 
 
-def drawn(trials: int, lr: Json) -> Json:
+def random_search(trials: int, lr: Json) -> Json:
     return {"space": {"lr": lr}, "tuner": {"kind": "random", "num_trials": trials, "max_steps": 1200}}
 
 
