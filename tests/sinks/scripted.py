@@ -80,36 +80,39 @@ def events(*happened: tuple[str, Json], first: int = 2) -> list[Json]:
     ]
 
 
-def added(trial: int, steps: int, path: Json, study: str = STUDY) -> tuple[str, Json]:
+def trial_added(trial: int, steps: int, path: Json, study: str = STUDY) -> tuple[str, Json]:
     return "TrialAdded", {"study": study, "trial": trial, "hp": {"lr": 0.1}, "steps": steps, "path": path}
 
 
-def extended(trial: int, steps: int, path: Json) -> tuple[str, Json]:
+def trial_extended(trial: int, steps: int, path: Json) -> tuple[str, Json]:
     return "TrialExtended", {"study": STUDY, "trial": trial, "steps": steps, "path": path}
 
 
-def evaluated(node: str, step: int, value: float | None) -> tuple[str, Json]:
+def step_evaluated(node: str, step: int, value: float | None) -> tuple[str, Json]:
     return "Evaluated", {"node": node, "step": step, "metrics": {"accuracy": value}}
 
 
-def logged(step: int, node: str, loss: float) -> Json:
+def logged_point(step: int, node: str, loss: float) -> Json:
     return {"step": step, "node": node, "metrics": {"loss": loss}}
 
 
-LOGGED = {0: [logged(7, A, 0.7), logged(25, B, 0.5)], 1: [logged(7, A, 0.7), logged(27, C, 0.6)]}
+LOGGED = {
+    0: [logged_point(7, A, 0.7), logged_point(25, B, 0.5)],
+    1: [logged_point(7, A, 0.7), logged_point(27, C, 0.6)],
+}
 """The logged values of the two trials of `busy_study`, which share their prefix."""
 
 
 def busy_study() -> list[Json]:
     """Two trials that part after step 20."""
     return events(
-        added(0, 40, {A: 0, B: 20}),
-        evaluated(A, 10, 0.1),
-        added(1, 40, {A: 0, C: 20}),
-        evaluated(A, 20, 0.2),
-        evaluated(C, 30, 0.35),
-        evaluated(B, 40, 0.4),
-        evaluated(C, 40, 0.45),
+        trial_added(0, 40, {A: 0, B: 20}),
+        step_evaluated(A, 10, 0.1),
+        trial_added(1, 40, {A: 0, C: 20}),
+        step_evaluated(A, 20, 0.2),
+        step_evaluated(C, 30, 0.35),
+        step_evaluated(B, 40, 0.4),
+        step_evaluated(C, 40, 0.45),
     )
 
 
@@ -118,15 +121,15 @@ def isolated_study() -> list[Json]:
     return events(
         *((each["type"], each["data"]) for each in busy_study()[1:6]),
         ("StudyIsolated", {"study": STUDY, "reason": "x differs", "at": 7.0}),
-        evaluated(B, 40, 0.99),
-        added(0, 40, {ALONE: 0}),
-        added(1, 40, {ALSO: 0}),
-        evaluated(ALONE, 20, 0.1),
-        evaluated(ALSO, 20, 0.15),
-        evaluated(ALONE, 40, 0.3),
-        evaluated(ALSO, 40, 0.35),
+        step_evaluated(B, 40, 0.99),
+        trial_added(0, 40, {ALONE: 0}),
+        trial_added(1, 40, {ALSO: 0}),
+        step_evaluated(ALONE, 20, 0.1),
+        step_evaluated(ALSO, 20, 0.15),
+        step_evaluated(ALONE, 40, 0.3),
+        step_evaluated(ALSO, 40, 0.35),
     )
 
 
 STRUCK = "Struck: the trainer is not exact. What counts is in the runs named (alone). x differs"
-LOGGED_ALONE = {0: [logged(7, ALONE, 0.8)], 1: [logged(7, ALSO, 0.9)]}
+LOGGED_ALONE = {0: [logged_point(7, ALONE, 0.8)], 1: [logged_point(7, ALSO, 0.9)]}

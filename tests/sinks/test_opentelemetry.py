@@ -16,7 +16,7 @@ from stacks import Json
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.runs import StageRun
 from stagetree.sinks.traces import OpenTelemetry
-from tests.sinks.scripted import STUDY, A, B, C, Killed, Scripted, added, busy_study, evaluated, events
+from tests.sinks.scripted import STUDY, A, B, C, Killed, Scripted, busy_study, events, step_evaluated, trial_added
 
 ERROR = "Traceback\nValueError: no"
 
@@ -51,7 +51,7 @@ class Collector:
     def address(self) -> str:
         return f"otlp:{self.url}"
 
-    def named(self, name: str) -> list[Span]:
+    def spans_named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]
 
     def close(self) -> None:
@@ -75,17 +75,17 @@ def chain_of(*stages: Json, name: str = "c1", slot: str = "gpu0") -> tuple[str, 
     return "ChainAssigned", {"chain": name, "slot": slot, "stages": list(stages), "at": 0.0, "proof": None}
 
 
-def completed(index: int, seconds: float) -> tuple[str, Json]:
+def stage_completed(index: int, seconds: float) -> tuple[str, Json]:
     return "StageCompleted", {"chain": "c1", "index": index, "seconds": seconds}
 
 
 def trained_study() -> list[Json]:
     """A trial of two stages, trained by one chain; the second stage fails."""
     return events(
-        added(0, 40, {A: 0, B: 20}),
+        trial_added(0, 40, {A: 0, B: 20}),
         chain_of(stage(A, 0, 20), stage(B, 20, 40)),
-        evaluated(A, 10, 0.1),
-        completed(0, 1.5),
+        step_evaluated(A, 10, 0.1),
+        stage_completed(0, 1.5),
         (
             "StageFailed",
             {
@@ -113,7 +113,7 @@ def send_traces(folder: Path, source: Scripted, collector: Collector) -> None:
 
 def test_a_stage_is_a_trace_with_its_wait_and_its_training(tmp_path: Path, collector: Collector) -> None:
     send_traces(tmp_path, Scripted(trained_study()), collector)
-    (whole,) = collector.named("stage 0-20")
+    (whole,) = collector.spans_named("stage 0-20")
     assert attributes(whole) == {
         "stagetree.study": STUDY,
         "stagetree.trial": 0,
@@ -134,21 +134,21 @@ def test_a_stage_is_a_trace_with_its_wait_and_its_training(tmp_path: Path, colle
 
 def test_a_stage_that_failed_says_why(tmp_path: Path, collector: Collector) -> None:
     send_traces(tmp_path, Scripted(trained_study()), collector)
-    (failed,) = collector.named("stage 20-30")
+    (failed,) = collector.spans_named("stage 20-30")
     assert (failed.status.code, failed.status.message) == (Status.STATUS_CODE_ERROR, "ValueError: no")
     assert attributes(failed)["stagetree.outcome"] == "failed"
 
 
 def test_a_chain_without_a_completed_step_has_no_trace(tmp_path: Path, collector: Collector) -> None:
     lost = ("ChainEnded", {"chain": "c1", "outcome": "undelivered", "steps": 0, "seconds": 0.0})
-    send_traces(tmp_path, Scripted(events(added(0, 20, {A: 0}), chain_of(stage(A, 0, 20)), lost)), collector)
+    send_traces(tmp_path, Scripted(events(trial_added(0, 20, {A: 0}), chain_of(stage(A, 0, 20)), lost)), collector)
     assert collector.spans == []
 
 
 def test_stages_for_other_studies_only_are_not_sent(tmp_path: Path, collector: Collector) -> None:
     send_traces(
         tmp_path,
-        Scripted(events(added(0, 20, {A: 0}), chain_of(stage(C, 0, 20)), completed(0, 1.0))),
+        Scripted(events(trial_added(0, 20, {A: 0}), chain_of(stage(C, 0, 20)), stage_completed(0, 1.0))),
         collector,
     )
     assert collector.spans == []
@@ -165,9 +165,9 @@ def test_a_stage_that_is_sent_twice_is_one_trace(tmp_path: Path, collector: Coll
     with pytest.raises(Killed):
         follow(Scripted(trained_study()), STUDY, [KilledAfterStage(collector.url, tmp_path)])
     follow(Scripted(trained_study()), STUDY, [OpenTelemetry(collector.url, tmp_path)])
-    first, second = collector.named("stage 0-20")
+    first, second = collector.spans_named("stage 0-20")
     assert (first.trace_id, first.span_id) == (second.trace_id, second.span_id)
-    assert len(collector.named("stage 20-30")) == 1
+    assert len(collector.spans_named("stage 20-30")) == 1
 
 
 def test_a_refusing_collector_is_reported_and_retried(tmp_path: Path, collector: Collector) -> None:
@@ -176,7 +176,7 @@ def test_a_refusing_collector_is_reported_and_retried(tmp_path: Path, collector:
         send_traces(tmp_path, Scripted(trained_study()), collector)
     collector.status = 200
     send_traces(tmp_path, Scripted(trained_study()), collector)
-    assert len(collector.named("stage 0-20")) == 1
+    assert len(collector.spans_named("stage 0-20")) == 1
 
 
 def test_other_sinks_are_given_no_stages(tmp_path: Path) -> None:

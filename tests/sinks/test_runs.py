@@ -11,7 +11,18 @@ from stacks import Json
 
 from stagetree.errors import NotFound
 from stagetree.sinks import Began, Link, Point, Record, follow
-from tests.sinks.scripted import STUDY, A, B, C, Scripted, added, busy_study, evaluated, events, extended
+from tests.sinks.scripted import (
+    STUDY,
+    A,
+    B,
+    C,
+    Scripted,
+    busy_study,
+    events,
+    step_evaluated,
+    trial_added,
+    trial_extended,
+)
 
 
 class Listing:
@@ -53,12 +64,12 @@ def test_a_shared_point_is_in_the_run_of_each_trial_and_marked_as_shared(tmp_pat
 
 def test_a_trial_extended_along_anothers_path_is_linked_with_it(tmp_path: Path) -> None:
     happened = events(
-        added(0, 20, {A: 0}),
-        added(1, 40, {A: 0}),
-        evaluated(A, 20, 0.2),
-        evaluated(A, 40, 0.4),
-        extended(0, 60, {}),
-        evaluated(A, 60, 0.6),
+        trial_added(0, 20, {A: 0}),
+        trial_added(1, 40, {A: 0}),
+        step_evaluated(A, 20, 0.2),
+        step_evaluated(A, 40, 0.4),
+        trial_extended(0, 60, {}),
+        step_evaluated(A, 60, 0.6),
     )
     sink = write_runs(tmp_path, Scripted(happened))
     assert sink.points == [(0, 20), (1, 20), (1, 40), (0, 40), (0, 60)]
@@ -66,23 +77,23 @@ def test_a_trial_extended_along_anothers_path_is_linked_with_it(tmp_path: Path) 
 
 
 def test_points_beyond_a_trials_end_are_its_own_once_it_is_extended(tmp_path: Path) -> None:
-    happened = events(added(0, 20, {A: 0}), evaluated(A, 30, 0.3), extended(0, 40, {B: 35}))
+    happened = events(trial_added(0, 20, {A: 0}), step_evaluated(A, 30, 0.3), trial_extended(0, 40, {B: 35}))
     assert write_runs(tmp_path, Scripted(happened)).points == [(0, 30)]
 
 
 def test_points_of_another_study_are_read_from_the_trial(tmp_path: Path) -> None:
-    happened = events(added(0, 40, {A: 0, B: 20}), evaluated(B, 40, 0.4), first=7)
+    happened = events(trial_added(0, 40, {A: 0, B: 20}), step_evaluated(B, 40, 0.4), first=7)
     curve = [{"step": 10, "metrics": {"accuracy": 0.1}}, {"step": 40, "metrics": {"accuracy": 0.4}}]
     assert write_runs(tmp_path, Scripted(happened, {0: curve})).points == [(0, 10), (0, 40)]
 
 
 def test_a_study_alone_on_its_plan_requests_no_trial(tmp_path: Path) -> None:
     curve = [{"step": 10, "metrics": {"accuracy": 9.9}}]
-    assert (0, 10) not in write_runs(tmp_path, Scripted(events(added(0, 40, {A: 0})), {0: curve})).points
+    assert (0, 10) not in write_runs(tmp_path, Scripted(events(trial_added(0, 40, {A: 0})), {0: curve})).points
 
 
 def test_trials_that_share_nothing_are_not_linked(tmp_path: Path) -> None:
-    assert write_runs(tmp_path, Scripted(events(added(0, 40, {A: 0}), added(1, 40, {C: 0})))).links == []
+    assert write_runs(tmp_path, Scripted(events(trial_added(0, 40, {A: 0}), trial_added(1, 40, {C: 0})))).links == []
 
 
 def test_a_resumed_study_is_written_further(tmp_path: Path) -> None:
@@ -108,22 +119,24 @@ def test_new_measurements_are_not_written_for_a_struck_trial(tmp_path: Path) -> 
             return {"path": ["node-alone"], "curve": [{"step": 10, "metrics": {"accuracy": 0.7}}]}
 
     isolated = ("StudyIsolated", {"study": STUDY, "reason": "x differs", "at": 1.0})
-    happened = events(added(0, 40, {A: 0}), added(1, 40, {C: 0}), isolated, added(0, 40, {"node-alone": 0}), first=7)
+    happened = events(
+        trial_added(0, 40, {A: 0}), trial_added(1, 40, {C: 0}), isolated, trial_added(0, 40, {"node-alone": 0}), first=7
+    )
     sink = write_runs(tmp_path, Anew(happened))
     assert [(each.run, each.step) for each in sink.records if isinstance(each, Point)] == [("0-alone", 10)]
 
 
-def repeated(trial: int, steps: int, *paths: Json) -> tuple[str, Json]:
-    type, data = added(trial, steps, paths[0])
+def trial_with_repeats(trial: int, steps: int, *paths: Json) -> tuple[str, Json]:
+    type, data = trial_added(trial, steps, paths[0])
     return type, data | {"repeats": list(paths[1:])}
 
 
 def test_repeats_have_one_run_of_means_with_their_deviations(tmp_path: Path) -> None:
     happened = events(
-        repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
-        evaluated(A, 20, 0.2),
-        evaluated(C, 40, 0.6),
-        evaluated(B, 40, 0.4),
+        trial_with_repeats(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
+        step_evaluated(A, 20, 0.2),
+        step_evaluated(C, 40, 0.6),
+        step_evaluated(B, 40, 0.4),
     )
     points = [each for each in write_runs(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
     assert [(each.step, each.at) for each in points] == [(20, 3.0), (40, 5.0)]  # the mean comes with the last of them
@@ -133,11 +146,11 @@ def test_repeats_have_one_run_of_means_with_their_deviations(tmp_path: Path) -> 
 
 def test_repeats_share_only_points_of_all_of_them(tmp_path: Path) -> None:
     happened = events(
-        repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
-        added(1, 40, {A: 0, B: 20}),
-        evaluated(A, 20, 0.2),
-        evaluated(B, 40, 0.4),
-        evaluated(C, 40, 0.6),
+        trial_with_repeats(0, 40, {A: 0, B: 20}, {A: 0, C: 20}),
+        trial_added(1, 40, {A: 0, B: 20}),
+        step_evaluated(A, 20, 0.2),
+        step_evaluated(B, 40, 0.4),
+        step_evaluated(C, 40, 0.6),
     )
     points = [each for each in write_runs(tmp_path, Scripted(happened)).records if isinstance(each, Point)]
     shared = [(each.trial, each.step, each.metrics["accuracy"], each.shared_with) for each in points]
@@ -145,7 +158,7 @@ def test_repeats_share_only_points_of_all_of_them(tmp_path: Path) -> None:
 
 
 def test_means_of_another_study_belong_to_the_trial(tmp_path: Path) -> None:
-    happened = events(repeated(0, 40, {A: 0, B: 20}, {A: 0, C: 20}), first=7)
+    happened = events(trial_with_repeats(0, 40, {A: 0, B: 20}, {A: 0, C: 20}), first=7)
     curve = [{"step": 10, "metrics": {"accuracy": 0.1}}, {"step": 40, "metrics": {"accuracy": 0.5}}]
     sink = write_runs(tmp_path, Scripted(happened, {0: curve}))
     assert [(each.step, each.metrics) for each in sink.records if isinstance(each, Point)] == [
