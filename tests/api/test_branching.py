@@ -19,7 +19,7 @@ from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from stagetree.sequences import parse
 from tests.api.world import Workers, changed
-from tests.tuners.worlds import STUDY, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
 
 TRUNK = {"family": "wsd", "peak": 0.1, "warmup": 3, "stable_until": 16, "decay": 4}
 TAILS: list[Any] = [
@@ -70,7 +70,7 @@ def test_a_branch_is_the_trial_that_writes_its_parts(at: int, more: int, tail: A
         study.executed - executed == cost.new + cost.again and cost.new <= more and cost.shared + cost.new == at + more
     )
     assert study.trials[1].reason == {"by": "user", "branch_of": 0, "at": at}
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_branches_share_with_each_other_and_of_branches() -> None:

@@ -25,7 +25,7 @@ from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from stagetree.limits import LIMITS
 from stagetree.trainer.tensors import mean_of
-from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, faults, numbered_events, simulator, spec
 
 LRS = [{"family": "multistep", "init": 0.1, "milestones": [10], "gamma": gamma} for gamma in (0.1, 0.2, 0.5)]
 
@@ -64,7 +64,7 @@ def test_an_average_is_evaluated_at_its_last_state_and_costs_no_step() -> None:
     assert world.plan.studies[STUDY].executed == executed
     found = cost(world.plan, world.plan.studies[STUDY])
     assert (found.run, found.steps_taken, found.unfinished) == (executed, 56, 0)
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_equal_averages_are_one_node_in_any_order_of_requests() -> None:
@@ -93,7 +93,7 @@ def test_training_from_an_average_is_shared_and_branched() -> None:
     assert {trial.state for trial in world.plan.studies[STUDY].trials} == {"completed"}
     with pytest.raises(Refused, match="at: must be at least 20, since trial 4 begins there as an average, got 12"):
         world.give(c.BranchTrial(study=STUDY, trial=4, at=12, hp={"lr": 0.5}, steps=31, time=101.0))
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_averages_of_averages_and_of_the_last_states_of_a_trial() -> None:
@@ -155,7 +155,7 @@ def test_an_average_completes_and_its_states_stay_under_losses(seed: int, slots:
     again = fold(list(world.events))
     again.touched, world.plan.touched = set(), set()
     assert again.means == world.plan.means and again.nodes == world.plan.nodes
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @pytest.mark.parametrize(

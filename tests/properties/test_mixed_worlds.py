@@ -24,7 +24,7 @@ from stagetree.sequences import parse
 from tests.plans import POLICIES, max_examples
 from tests.strategies import sequences
 from tests.tuners.test_every_tuner import KINDS
-from tests.tuners.worlds import SHARING, faults, numbered, simulator, spec, stragglers
+from tests.tuners.worlds import SHARING, faults, numbered_events, simulator, spec, stragglers
 
 ENDINGS: list[dict[str, Any]] = [{"target": 0.05}, {"patience": 5}, {"max_time": 60}]
 
@@ -146,7 +146,7 @@ def test_invariants_hold_under_any_events(seed: int, rates: list[Any]) -> None:
         assert study.is_final
         results_are_its_own(world, study)
         counters_are_right(world, study)
-        found = replay(numbered(world.simulator.events), study.id)
+        found = replay(numbered_events(world.simulator.events), study.id)
         assert found.identical, found.difference
     nothing_begins_with_what_is_gone(world)
     assert not plan.chains

@@ -19,7 +19,7 @@ from stagetree.space import Space
 from stagetree.space import distinct as module
 from stagetree.space.distinct import UniqueSamples
 from tests.plans import max_examples
-from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, losses, numbered_events, simulator, spec
 
 VALUES = st.lists(st.sampled_from([0.1, 0.2, 0.3, "a", True]), min_size=1, max_size=4)
 ENTRIES = st.one_of(
@@ -93,7 +93,7 @@ def test_every_sampler_under_every_tuner(kind: str, sampler: str) -> None:
     world.run()
     assert world.plan.studies[STUDY].state == "completed"
     assert len(trials(world)) == len(set(trials(world))) == 8
-    found = replay(numbered(world.events), STUDY)
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical, found.difference
 
 
@@ -127,7 +127,7 @@ def test_a_reopened_study_draws_no_repeats(kind: str) -> None:
     world.give(c.ReopenStudy(study=STUDY, trials=20, at=0.0))
     world.run()
     assert len(trials(world)) == len(set(trials(world))) == 8
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_a_study_that_is_not_distinct_samples_with_replacement() -> None:
@@ -138,7 +138,7 @@ def test_a_study_that_is_not_distinct_samples_with_replacement() -> None:
     world.run()
     expected = [{name: each.to_json() for name, each in hp.items()} for hp in drawn]
     assert [trial.hp for trial in world.plan.studies[STUDY].trials] == expected
-    assert len(set(trials(world))) < 30 and replay(numbered(world.events), STUDY).identical
+    assert len(set(trials(world))) < 30 and replay(numbered_events(world.events), STUDY).identical
 
 
 def test_continuous_draws_stay_as_they_are() -> None:
@@ -191,4 +191,4 @@ def test_a_study_with_failures_draws_no_repeats(seed: int, slots: int) -> None:
     world = simulator(spec(tuner, space=SMALL), slots=slots, measure=losses(seed, nans=0.2))
     world.run()
     assert len(trials(world)) == len(set(trials(world))) == 8
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical

@@ -21,7 +21,7 @@ from stagetree.space import Space, SpaceError
 from stagetree.space.distinct import configuration_key
 from stagetree.space.suggestions import sample_suggestion, suggested_values
 from stagetree.spec import SpecError
-from tests.tuners.worlds import STUDY, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
 
 LISTED: dict[str, Any] = {"lr": [0.1, 0.2, 0.3], "bs": [32, 64], "wd": [0.0, 0.1]}
 DECAYS = {"family": "exponential", "init": {"loguniform": [0.01, 1]}, "gamma": {"uniform": [0.9, 1]}}
@@ -65,7 +65,7 @@ def test_enqueued_trials_take_the_next_places_and_replay(sampler: str) -> None:
     assert [value(study.trials[n], "lr") for n in (0, 1, begun)] == [0.1, 0.2, 0.3]
     assert (value(study.trials[1], "bs"), value(study.trials[begun + 1], "bs")) == (32, 64)
     assert study.trials[begun].reason["suggested_by"] == "ann" and "suggested_by" not in study.trials[0].reason
-    found = replay(numbered(world.events), STUDY)
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical, found.difference
 
 
@@ -93,7 +93,7 @@ def test_no_enqueued_trial_is_drawn_again(told: list[Any], later: list[Any], gon
     repeated = 12 - len({keyed(trial.hp) for trial in study.trials})
     whole = sum(len(each.hp) == 3 for each in study.suggestions)
     assert repeated <= whole, "a partial one may have been completed to a later complete one"
-    found = replay(numbered(world.events), STUDY)
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical, found.difference
 
 
@@ -111,7 +111,7 @@ def test_withdrawn_trials_do_not_run() -> None:
     assert study.trials_by_suggestion() == {0: 0, 2: 1} and len(study.trials) == 6
     assert [value(study.trials[number], "lr") for number in (0, 1)] == [0.1, 0.3]
     assert sum(isinstance(each, SuggestionWithdrawn) for each in world.events) == 1
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def keyed(hp: dict[str, Any]) -> Any:
@@ -125,7 +125,7 @@ def test_an_eager_tuner_takes_the_enqueued_trials_of_its_file() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert [value(study.trials[n], "lr") for n in (0, 1)] == [0.5, 0.25]
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_a_study_with_known_trials_replays() -> None:
@@ -134,7 +134,7 @@ def test_a_study_with_known_trials_replays() -> None:
     world.run()
     trials = world.plan.studies[STUDY].trials
     assert [value(trial, "lr") for trial in trials[:2]] == [0.2, 0.1] and trials[1].reason["first"] == 0
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 TOLD_FIRST = [{"lr": lr} for lr in (0.85, 0.002, 0.9, 0.01, 0.95, 0.03, 0.88, 0.1)]
@@ -175,7 +175,7 @@ def test_a_changed_log_fails_to_replay() -> None:
         e.ConfigurationSuggested(study=STUDY, hp={"lr": 0.2}, at=0.0) if isinstance(x, e.ConfigurationSuggested) else x
         for x in world.events
     ]
-    assert not replay(numbered(forged), STUDY).identical
+    assert not replay(numbered_events(forged), STUDY).identical
     event = next(x for x in world.events if isinstance(x, e.ConfigurationSuggested))
     assert decode(*encode(event)) == event
 

@@ -14,7 +14,7 @@ from app.search.replay import replay
 from app.search.tuners import TUNERS
 from app.search.tuners.base import NewTrial, Next, Tuner
 from tests.plans import Story
-from tests.tuners.worlds import STUDY, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
 
 
 def prioritize(story: Story, study: StudyId, trial: int, priority: float) -> tuple[e.Event, ...]:
@@ -97,5 +97,5 @@ def test_a_tuners_priorities_are_followed_and_replayed(monkeypatch: pytest.Monke
     world.run()
     results = [line.trial for line in world.plan.studies[STUDY].history if line.kind == "result"]
     assert results == [3, 2, 1, 0]
-    found = replay(numbered(world.events), STUDY)
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical and found.decisions == 4 + 4 + 1

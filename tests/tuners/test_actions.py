@@ -36,7 +36,7 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.fixture
-def registered() -> Iterator[type[Tuner]]:
+def wanting_tuner() -> Iterator[type[Tuner]]:
     """A tuner that wants what `wanted` is."""
 
     class Wanting(Tuner):
@@ -54,8 +54,8 @@ def registered() -> Iterator[type[Tuner]]:
 
 
 @pytest.mark.parametrize("sentence", WRONG)
-def test_actions_that_cannot_be_recorded_end_only_their_study(registered: Any, sentence: str) -> None:
-    registered.wanted = WRONG[sentence]
+def test_actions_that_cannot_be_recorded_end_only_their_study(wanting_tuner: Any, sentence: str) -> None:
+    wanting_tuner.wanted = WRONG[sentence]
     world = simulator(spec({"kind": "custom", "name": "wanting"}), slots=2)
     world.submit(OTHER, spec({"kind": "random", "num_trials": 2, "max_steps": 3}).to_json())
     world.run()

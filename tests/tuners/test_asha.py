@@ -17,7 +17,7 @@ THREE = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduc
 INF = math.inf
 
 
-def wanted(table: Table) -> tuple[str, int] | None:
+def next_action(table: Table) -> tuple[str, int] | None:
     """The next granted action: ("promote", trial) or ("start", trial)."""
     return None if table.ask() is None else table.log[-1][:2]
 
@@ -29,18 +29,18 @@ def test_a_late_result_changes_who_is_in_the_top_third() -> None:
     """0.9, 0.5 and 0.7 make three, and the best goes up; then better ones come late, one of which is passed over."""
     table = Table(THREE)
     for trial in range(6):
-        assert wanted(table) == ("start", trial)
+        assert next_action(table) == ("start", trial)
     table.result(1, 0.9)
     table.result(0, 0.5)
-    assert wanted(table) == ("start", 6)  # two results: floor(2/3) = 0 may go up
+    assert next_action(table) == ("start", 6)  # two results: floor(2/3) = 0 may go up
     table.result(2, 0.7)
-    assert wanted(table) == ("promote", 0)  # three: the best one
+    assert next_action(table) == ("promote", 0)  # three: the best one
     table.result(3, 0.4)
     table.result(4, 0.3)
-    assert wanted(table) == ("promote", 4)  # of five one place, and it is the best's; 3 with 0.4 must wait
-    assert wanted(table) == ("start", 7)
+    assert next_action(table) == ("promote", 4)  # of five one place, and it is the best's; 3 with 0.4 must wait
+    assert next_action(table) == ("start", 7)
     table.result(5, 0.8)
-    assert wanted(table) == ("promote", 3)  # of six two places: 4 went up, 3 has the second
+    assert next_action(table) == ("promote", 3)  # of six two places: 4 went up, 3 has the second
 
 
 def test_top_third_in_full() -> None:
@@ -80,16 +80,16 @@ def test_equal_results_go_to_the_trial_that_was_started_first() -> None:
     for trial in (5, 3, 8):
         table.result(trial, 0.5)
     assert table.log[-1] == ("start", 8, 1)
-    assert wanted(table) == ("promote", 3)
-    assert wanted(table) is None
+    assert next_action(table) == ("promote", 3)
+    assert next_action(table) is None
     for trial in (4, 1, 6):
         table.result(trial, 0.5)
-    assert [wanted(table), wanted(table)] == [("promote", 1), None]  # the cut of two holds 1 and 3
+    assert [next_action(table), next_action(table)] == [("promote", 1), None]  # the cut of two holds 1 and 3
     table.result(0, 0.5)
     table.result(2, 0.5)
-    assert wanted(table) == ("promote", 0)  # of 8 the cut is still two: 0 and 1
+    assert next_action(table) == ("promote", 0)  # of 8 the cut is still two: 0 and 1
     table.result(7, 0.5)
-    assert [wanted(table), wanted(table)] == [("promote", 2), None]
+    assert [next_action(table), next_action(table)] == [("promote", 2), None]
 
 
 def test_failed_trials_are_worst_count_and_never_go_up() -> None:
@@ -98,14 +98,14 @@ def test_failed_trials_are_worst_count_and_never_go_up() -> None:
         table.ask()
     table.fail(0)
     table.fail(1)
-    assert wanted(table) is None
+    assert next_action(table) is None
     table.result(2, 5.0)  # of 3, with two failed: it is in the top third
-    assert wanted(table) == ("promote", 2)
+    assert next_action(table) == ("promote", 2)
     for trial in (3, 4, 5, 6, 7, 8):
         table.fail(trial)
-    assert wanted(table) is None  # of 9 the top third has room for two more, and none has a result
+    assert next_action(table) is None  # of 9 the top third has room for two more, and none has a result
     table.fail(2)  # on its way to rung 1, where it is the only one
-    assert wanted(table) is None
+    assert next_action(table) is None
 
 
 def test_higher_rungs_come_first_and_a_wait_can_end_later() -> None:
@@ -115,19 +115,19 @@ def test_higher_rungs_come_first_and_a_wait_can_end_later() -> None:
         table.ask()
     table.result(0, 0.1)
     table.result(1, 0.2)
-    assert wanted(table) == ("promote", 0)
-    assert wanted(table) is None
+    assert next_action(table) == ("promote", 0)
+    assert next_action(table) is None
     table.result(2, 0.9)
     table.result(3, 0.05)
-    assert wanted(table) == ("promote", 3)
+    assert next_action(table) == ("promote", 3)
     table.result(0, 0.1)
     table.result(3, 0.2)
     table.result(4, 0.8)
     table.result(5, 0.7)
-    assert wanted(table) == ("promote", 0)  # rung 1 to 2 before anything below
+    assert next_action(table) == ("promote", 0)  # rung 1 to 2 before anything below
     assert table.steps[0] == 4
-    assert wanted(table) == ("promote", 1)
-    assert wanted(table) is None
+    assert next_action(table) == ("promote", 1)
+    assert next_action(table) is None
 
 
 def test_a_cancelled_trial_does_not_count_unless_it_went_up() -> None:
@@ -139,12 +139,12 @@ def test_a_cancelled_trial_does_not_count_unless_it_went_up() -> None:
     table.cancel(0)  # waiting at its rung
     table.cancel(8)  # on its way
     table.result(2, 0.3)
-    assert wanted(table) is None  # two are left
+    assert next_action(table) is None  # two are left
     table.result(3, 0.4)
-    assert wanted(table) == ("promote", 1)
+    assert next_action(table) == ("promote", 1)
     table.cancel(1)  # went up: it keeps its place in the cut below
     table.result(4, 0.5)
-    assert wanted(table) is None
+    assert next_action(table) is None
 
 
 def test_rungs_are_endless_without_max_steps() -> None:
@@ -197,7 +197,7 @@ class Algorithm2:
 
         return sorted(self.rungs[k], key=lambda each: (each[0], draw(each[1]), each[1]))[:count]
 
-    def completed(self, trial: int, steps: int, loss: float) -> None:
+    def record_result(self, trial: int, steps: int, loss: float) -> None:
         self.rungs[self.steps.index(steps)].append((loss, trial))
 
 
@@ -236,7 +236,7 @@ def test_promotions_are_those_of_algorithm_2(
             return
         trial, steps = running.pop(rng.randrange(len(running)))
         loss = INF if rng.random() < 0.1 else rng.randrange(values) / 8
-        paper.completed(trial, steps, loss)
+        paper.record_result(trial, steps, loss)
         if loss == INF:
             ours.fail(trial)
         else:
@@ -245,7 +245,7 @@ def test_promotions_are_those_of_algorithm_2(
 
 @given(st.permutations(range(9)), st.lists(st.sampled_from([0.1, 0.2, 0.3, INF]), min_size=9, max_size=9))
 def test_sha_does_not_mind_the_order_within_a_rung(order: list[int], losses: list[float]) -> None:
-    def promoted(trials: Any) -> list[tuple[str, int, int]]:
+    def action_log(trials: Any) -> list[tuple[str, int, int]]:
         table = Table(THREE | {"kind": "sha"})
         table.ask_all()
         for trial in trials:
@@ -253,7 +253,7 @@ def test_sha_does_not_mind_the_order_within_a_rung(order: list[int], losses: lis
         table.ask_all()
         return table.log
 
-    assert promoted(order) == promoted(range(9))
+    assert action_log(order) == action_log(range(9))
 
 
 def test_sha_waits_for_the_whole_rung() -> None:
@@ -276,6 +276,6 @@ def test_a_trial_that_another_study_trained_is_promoted_like_any_other() -> None
     """A result that is there at once comes between two actions."""
     table = Table(THREE)
     for trial in range(3):
-        assert wanted(table) == ("start", trial)
+        assert next_action(table) == ("start", trial)
         table.result(trial, 1.0 - trial / 10)
-    assert wanted(table) == ("promote", 2)
+    assert next_action(table) == ("promote", 2)

@@ -16,7 +16,7 @@ from app.service.views.progress import ending_text
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from tests.scheduler.scenes import Scene
-from tests.tuners.worlds import STUDY, numbered, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, numbered_events, simulator, spec, stragglers
 
 LADDER = {"lr": {"family": "wsd", "peak": 1, "warmup": 2, "decay": 3}, "max_steps": [10, 20, 40]}
 GRID = {"kind": "grid"}
@@ -41,7 +41,7 @@ def test_no_step_more_than_its_budget(budget: int, slots: int, alone: bool) -> N
     is_over = budget < whole.executed
     assert study.ending == ({"by": "max_total_steps", "max_total_steps": budget} if is_over else {})
     assert sum(trial.state == "completed" for trial in study.trials) <= 3 - is_over
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_the_variance_of_a_cooldown_costs_the_cooldown() -> None:
@@ -62,7 +62,7 @@ def test_the_price_of_a_value_has_the_steps_of_all_repeats() -> None:
 def test_a_budget_that_was_not_used_up_is_found_out() -> None:
     events = [each for each in ladder(max_total_steps=20).events if not isinstance(each, e.StageCompleted)]
     last = next(number for number, each in enumerate(events) if isinstance(each, e.StudyCompleted))
-    found = replay(numbered([*events[:3], events[last]]), STUDY).difference
+    found = replay(numbered_events([*events[:3], events[last]]), STUDY).difference
     assert found is not None and "the end of the study by its max_total_steps" in found["problem"]
 
 
@@ -115,7 +115,7 @@ def test_a_reopened_study_continues_without_its_budget() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert study.spec.max_total_steps is None and sum(t.state == "completed" for t in study.trials) >= 3
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_a_preview_gives_the_end_of_the_budget() -> None:

@@ -28,7 +28,7 @@ from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners.rung_values import CooldownValue
 from tests.plans import max_examples
 from tests.properties.test_naive_tuners import Decision, Naive, asha, hyperband, sha
-from tests.tuners.worlds import STUDY, Table, numbered, simulator, spec, unlucky
+from tests.tuners.worlds import STUDY, Table, numbered_events, simulator, spec, unlucky
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 10, "max_steps": 90, "reduction_factor": 3}
 COOLED = ASHA | {"rung_value": {"cooldown": 0.1}}
@@ -37,7 +37,7 @@ FLAT = {"lr": [0.1, 0.2, 0.3], "bs": [8, 16, 32]}
 # ------------------------------------------------------------------------------------------- the plainest reading
 
 
-def replaced(history: list[TrialEvent]) -> tuple[list[TrialEvent], list[tuple[int, int]]]:
+def merge_cooldowns(history: list[TrialEvent]) -> tuple[list[TrialEvent], list[tuple[int, int]]]:
     """What a tuner would have seen had each trial the value of its cooldown; and the cooldowns that are still due.
 
     Trials are numbered anew, as if there were no cooldowns."""
@@ -66,8 +66,10 @@ def replaced(history: list[TrialEvent]) -> tuple[list[TrialEvent], list[tuple[in
     return story, due
 
 
-def expected(naive: Naive, history: list[TrialEvent], tuner: dict[str, Any], starts_first: bool) -> Decision | None:
-    story, due = replaced(history)
+def expected_decision(
+    naive: Naive, history: list[TrialEvent], tuner: dict[str, Any], starts_first: bool
+) -> Decision | None:
+    story, due = merge_cooldowns(history)
     wanted = naive(story, tuner)
     if due and not (starts_first and wanted is not None and wanted[0] == "start"):
         return ("start", -1, due[0][1] + tuner["rung_value"]["cooldown"])
@@ -101,9 +103,9 @@ def test_every_decision_is_the_papers_with_the_values_of_cooldowns(case: str, se
         if line.kind in ("start", "promote"):
             trial = -1 if line.kind == "start" else line.trial
             before = study.history[:number]
-            assert expected(naive, before, tuner, starts_first) == (str(line.kind), trial, line.steps), number
+            assert expected_decision(naive, before, tuner, starts_first) == (str(line.kind), trial, line.steps), number
     if study.state == "completed":
-        assert expected(naive, study.history, tuner, starts_first) is None
+        assert expected_decision(naive, study.history, tuner, starts_first) is None
 
 
 # ------------------------------------------------------------------------------------------------------------ by hand
@@ -205,7 +207,7 @@ def test_groups_fall_with_their_sequence() -> None:
 # ------------------------------------------------------------------------------------------------- whole studies
 
 
-def annealed(node: Node, step: int) -> dict[str, float | None]:
+def annealed_loss(node: Node, step: int) -> dict[str, float | None]:
     """A larger rate is worse until it has fallen, and better after that."""
     now, before = node.segment.values(step - 1)["lr"], parse(node.hp["lr"]).at(0)
     assert isinstance(now, float | int) and isinstance(before, float | int)
@@ -216,7 +218,7 @@ SHA = COOLED | {"kind": "sha", "sampler": "grid"}
 
 
 def ran() -> Any:
-    world = simulator(spec(SHA, space=FLAT), measure=annealed, slots=2)
+    world = simulator(spec(SHA, space=FLAT), measure=annealed_loss, slots=2)
     world.run()
     return world.plan, world.plan.studies[STUDY]
 
@@ -260,11 +262,11 @@ def test_repeats_of_a_cooldown_go_on_from_those_of_its_trunk(repeats: Any) -> No
     world.run()
     study = world.plan.studies[STUDY]
     assert study.state == "completed" and study.executed == study.unique
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_equal_trunks_share_their_cooldowns() -> None:
-    world = simulator(spec(COOLED | {"sampler": "grid"}, space=FLAT), measure=annealed)
+    world = simulator(spec(COOLED | {"sampler": "grid"}, space=FLAT), measure=annealed_loss)
     world.submit(StudyId("second"), spec(COOLED | {"sampler": "grid"}, space=FLAT).to_json())
     world.run()
     first, second = (world.plan.studies[name] for name in (STUDY, StudyId("second")))
@@ -278,10 +280,10 @@ def test_a_sampler_learns_the_value_of_the_cooldown_and_draws_no_configuration_f
         study = world.plan.studies[STUDY]
         plain = simulator(spec(ASHA | {"sampler": sampler}), slots=2)
         plain.run()
-        assert drawn(study) == drawn(plain.plan.studies[STUDY])
+        assert configurations(study) == configurations(plain.plan.studies[STUDY])
 
 
-def drawn(study: Study) -> list[Any]:
+def configurations(study: Study) -> list[Any]:
     return [trial.hp for trial in study.trials if trial.cooldown_of is None]
 
 

@@ -22,7 +22,7 @@ from app.search.replay import replay
 from app.search.tuners.base import REGISTERED, pin_version
 from app.simulation.tuner_suite import CHECKS, check
 from stagetree.spec import SpecError, StudySpec
-from tests.tuners.worlds import STUDY, numbered, simulator
+from tests.tuners.worlds import STUDY, numbered_events, simulator
 
 PAGE = {block.file: block.text for block in blocks(DOCS / "tuners" / "writing.md") if block.file}
 BASE = "from app.search.tuners import *\nfrom random import random\n"
@@ -64,7 +64,7 @@ def test_the_study_of_the_page_is_run_by_it_and_replayed(halving: str) -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert (study.state, [trial.steps for trial in study.trials].count(20)) == ("completed", 3)
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_pa
                 assert event.trial == min(waiting, key=waiting.__getitem__)
         if event.kind == TrialEventKind.PROMOTE or event.steps == 10:
             waiting.pop(event.trial)
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @pytest.mark.parametrize("name", [name for name in PAGE if name and name.endswith(".yaml")])

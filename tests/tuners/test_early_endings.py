@@ -18,8 +18,8 @@ from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from tests.scheduler.scenes import Scene
-from tests.tuners.test_every_tuner import EVERY, SEEDS, check, drawn, run, study_of
-from tests.tuners.worlds import STUDY, numbered, simulator, spec
+from tests.tuners.test_every_tuner import EVERY, SEEDS, check, run, study_of, tuner_property
+from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
 
 ONE_BY_ONE = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 2}
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -33,7 +33,7 @@ ENDINGS: dict[str, dict[str, Any]] = {
 LOSSES = (0.5, 0.4, 0.4, 0.6, 0.3, 0.2, 0.7, 0.7, 0.7)
 
 
-def measured(*losses: float, **fields: Any) -> Simulator:
+def simulate(*losses: float, **fields: Any) -> Simulator:
     """Nine trials, whose results are these losses, in their order."""
     left = iter(losses or LOSSES)
     world = simulator(spec(ONE_BY_ONE, **fields), slots=1, measure=lambda node, step: {"loss": next(left)})
@@ -47,7 +47,9 @@ def results(world: Simulator) -> list[float]:
 
 
 @EVERY
-@drawn(ending=st.sampled_from(list(ENDINGS)), seed=SEEDS, slots=st.sampled_from([1, 3]), fail=st.sampled_from([0, 0.2]))
+@tuner_property(
+    ending=st.sampled_from(list(ENDINGS)), seed=SEEDS, slots=st.sampled_from([1, 3]), fail=st.sampled_from([0, 0.2])
+)
 def test_every_tuner_ends(tuner: dict[str, Any], ending: str, seed: int, slots: int, fail: float) -> None:
     """With any luck: every decision is derived again, the end as well, and nothing comes after it."""
     world = run(study_of(tuner, "apart", **ENDINGS[ending]), seed, slots=slots, fail=fail)
@@ -61,7 +63,7 @@ def test_every_tuner_ends(tuner: dict[str, Any], ending: str, seed: int, slots: 
 
 
 def test_a_target_that_is_reached() -> None:
-    world = measured(target=0.4)
+    world = simulate(target=0.4)
     study = world.plan.studies[STUDY]
     assert study.ending == {"by": "target", "target": 0.4, "trial": study.ending["trial"], "steps": 2, "value": 0.4}
     assert (study.state, results(world)) == ("completed", [0.5, 0.4])
@@ -69,11 +71,11 @@ def test_a_target_that_is_reached() -> None:
 
 def test_results_that_are_no_better() -> None:
     """An equal one is no better; a better one is waited for anew."""
-    world = measured(patience=2)
+    world = simulate(patience=2)
     study = world.plan.studies[STUDY]
     assert study.ending == {"by": "patience", "patience": 2, "trial": study.ending["trial"], "steps": 2, "value": 0.4}
     assert results(world) == [0.5, 0.4, 0.4, 0.6]
-    assert not measured(patience=4).plan.studies[STUDY].ending
+    assert not simulate(patience=4).plan.studies[STUDY].ending
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -129,14 +131,14 @@ def test_trials_of_users_count() -> None:
 
 
 def test_a_reopened_study_continues_without_its_limit() -> None:
-    world = measured(0.5, *[0.9] * 20, patience=3, target=0.1)
+    world = simulate(0.5, *[0.9] * 20, patience=3, target=0.1)
     study = world.plan.studies[STUDY]
     assert study.ending["by"] == "patience"
     world.give(c.ReopenStudy(study=STUDY, trials=12, at=0.0))
     assert (study.ending, study.spec.json["target"]) == ({}, 0.1) and "patience" not in study.spec.json
     world.run()
     assert (study.state, len(study.trials)) == ("completed", 12)
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_results_of_another_study_count_one_by_one() -> None:
@@ -148,7 +150,7 @@ def test_results_of_another_study_count_one_by_one() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert study.ending["by"] == "patience" and len(study.trials) < 12
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @pytest.mark.parametrize(
@@ -156,13 +158,13 @@ def test_results_of_another_study_count_one_by_one() -> None:
     [{}, {"by": "target", "target": 0.3}, {"by": "patience", "patience": 2, "trial": 0, "steps": 2, "value": 0.5}],
 )
 def test_an_end_that_does_not_follow_is_found_out(reason: dict[str, Any]) -> None:
-    events = measured(patience=2).events
+    events = simulate(patience=2).events
     changed = [replace(each, reason=reason) if isinstance(each, e.StudyCompleted) else each for each in events]
-    assert "end of the study" in (replay(numbered(changed), STUDY).difference or {})["problem"]
+    assert "end of the study" in (replay(numbered_events(changed), STUDY).difference or {})["problem"]
 
 
 def test_with_another_ending_it_would_have_gone_on() -> None:
-    world = measured(patience=2)
+    world = simulate(patience=2)
     had = len(world.plan.studies[STUDY].trials)
     assert had < 9
     assert what_if(world.events, STUDY, {"patience": 2})["trials"] == had
@@ -172,7 +174,7 @@ def test_with_another_ending_it_would_have_gone_on() -> None:
 
 def test_with_more_time_it_would_have_gone_on_and_with_less_it_would_not() -> None:
     """Events bear the time of day, and the slots on which the study is imagined go by it."""
-    world = measured(max_time=9)
+    world = simulate(max_time=9)
     events = [replace(each, at=each.at + 1e9) if hasattr(each, "at") else each for each in world.events]
     trials = {limit: what_if(events, STUDY, {"max_time": limit})["trials"] for limit in (5, 9, 13, None)}
     assert trials[5] < trials[9] < trials[13] < trials[None] == 9

@@ -23,7 +23,7 @@ from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 from tests.plans import max_examples
-from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered, simulator, spec, stragglers
+from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered_events, simulator, spec, stragglers
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ FITTING = {"pop", "pop: target", "asha: predicted"}
 """They fit curves, which takes a hundred times as long as all else."""
 
 
-def drawn(**given_by: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def tuner_property(**given_by: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Examples of a property of every tuner: fewer for tuners that fit curves."""
 
     def decorate(law: Callable[..., None]) -> Callable[..., None]:
@@ -164,7 +164,7 @@ def check(world: Simulator, tuner: dict[str, Any], name: StudyId = STUDY) -> Stu
     trunks = [trial for trial in study.trials if trial.trunk is None]
     assert all(trial.steps <= tuner.get("max_steps", 10**9) for trial in trunks)
     assert sum(trial.reason.get("by") == "tuner" for trial in trunks) <= most_trials(tuner)
-    found = replay(numbered(world.events), name)
+    found = replay(numbered_events(world.events), name)
     assert found.identical, found.difference
     json.dumps(found.to_json(), allow_nan=False)
     return study
@@ -183,7 +183,7 @@ def test_every_tuner_is_in_the_suite() -> None:
 
 @EVERY
 @pytest.mark.parametrize("space", SPACES)
-@drawn(seed=SEEDS, slots=st.sampled_from([1, 3, 20]))
+@tuner_property(seed=SEEDS, slots=st.sampled_from([1, 3, 20]))
 def test_without_bad_luck_no_step_is_run_twice(tuner: dict[str, Any], space: str, seed: int, slots: int) -> None:
     """Some ask late for a step, or a branch, that was passed before anyone knew: the state is kept there."""
     world = run(study_of(tuner, space), seed, slots=slots, keep_every=1)
@@ -194,7 +194,7 @@ def test_without_bad_luck_no_step_is_run_twice(tuner: dict[str, Any], space: str
 
 
 @EVERY
-@drawn(seed=SEEDS, space=st.sampled_from(list(SPACES)))
+@tuner_property(seed=SEEDS, space=st.sampled_from(list(SPACES)))
 def test_failures_nans_and_lost_workers(tuner: dict[str, Any], seed: int, space: str) -> None:
     rng = Random(seed)
     luck = {"nans": rng.choice([0, 0.1, 0.4]), "fail": rng.choice([0, 0.2, 0.5]), "lose": rng.choice([0, 0.2])}
@@ -207,7 +207,7 @@ def test_when_everything_fails(tuner: dict[str, Any]) -> None:
 
 
 @EVERY
-@drawn(seed=SEEDS)
+@tuner_property(seed=SEEDS)
 def test_users_cancel_add_pause_and_resume(tuner: dict[str, Any], seed: int) -> None:
     rng = Random(seed)
     world = simulator(study_of(tuner, "shared"), measure=losses(seed, nans=0.05), seconds=stragglers(seed))
@@ -237,7 +237,7 @@ SHARED: list[dict[str, Any]] = [{"lr": sequence} for sequence in SHARING["lr"]]
 
 
 @EVERY
-@drawn(seed=SEEDS)
+@tuner_property(seed=SEEDS)
 def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int) -> None:
     """A second study on the same nodes finds some results there as soon as it asks, and runs nothing twice."""
     world = simulator(study_of(tuner, "shared"), measure=losses(seed), seconds=stragglers(seed))
@@ -255,7 +255,7 @@ def test_results_that_another_study_has_already(tuner: dict[str, Any], seed: int
 
 
 @EVERY
-@drawn(seed=SEEDS)
+@tuner_property(seed=SEEDS)
 def test_the_same_history_gives_the_same_actions(tuner: dict[str, Any], seed: int) -> None:
     """Read at once or line by line."""
     world = run(study_of(tuner, "apart"), seed, fail=0.1, nans=0.05)
@@ -304,5 +304,5 @@ def test_external_wants_nothing_and_ends_on_request() -> None:
     found = world.plan.studies[STUDY]
     assert (found.state, [trial.state for trial in found.trials]) == ("running", ["completed"])
     assert isinstance(world.give(c.CloseStudy(study=STUDY, at=1.0))[0], e.StudyCompleted)
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
     assert preview(study, slots=1)["requested"] == 0

@@ -15,7 +15,7 @@ from app.search.replay import replay
 from app.simulation.preview import preview
 from stagetree.spec import SpecError
 from tests.plans import max_examples
-from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, losses, numbered_events, simulator, spec
 
 MOST = 20
 KINDS: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 EVERY = pytest.mark.parametrize("tuner", KINDS.values(), ids=KINDS)
 
 
-def finished(study: Study) -> dict[int, Any]:
+def finish_reasons(study: Study) -> dict[int, Any]:
     return {event.trial: dict(event.reason) for event in study.history if "finish" in event.reason}
 
 
@@ -44,7 +44,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
     world.run()
     study = world.plan.studies[STUDY]
     assert study.state == "completed"
-    sent = finished(study)
+    sent = finish_reasons(study)
     early = [trial for trial in study.trials if trial.steps < MOST]
     assert len(sent) == most or not early
     for trial in sent:
@@ -54,7 +54,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
     assert lost == sorted(lost)
     last = {event.trial: event.metrics["loss"] for event in study.history if event.kind == "result"}
     assert all(last[trial.number] >= lost[-1] for trial in early)
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most:
 def test_finishing_changes_nothing_before_the_end(tuner: dict[str, Any], seed: int) -> None:
     """On one slot, the tuner decides as without it; but some trials are stopped later, or not."""
 
-    def decided(fields: dict[str, Any]) -> list[Any]:
+    def decisions(fields: dict[str, Any]) -> list[Any]:
         world = simulator(spec(tuner | {"max_steps": MOST} | fields), slots=1, measure=losses(seed))
         world.run()
         history = world.plan.studies[STUDY].history
@@ -72,7 +72,7 @@ def test_finishing_changes_nothing_before_the_end(tuner: dict[str, Any], seed: i
             (x.kind, x.trial, x.steps) for x in history if x.kind in ("start", "promote") and "finish" not in x.reason
         ]
 
-    assert decided({"finish_best": 2}) == decided({})
+    assert decisions({"finish_best": 2}) == decisions({})
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_finishing_works_with_failed_and_cancelled_trials(tuner: dict[str, Any],
         if not world.advance():
             break
     study = world.plan.studies[STUDY]
-    assert study.is_final and len(finished(study)) <= 2
-    assert replay(numbered(world.events), STUDY).identical
+    assert study.is_final and len(finish_reasons(study)) <= 2
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @pytest.mark.parametrize("kind", ["asha", "async_hyperband", "median", "bandit", "asha: brackets"])
@@ -100,8 +100,8 @@ def test_a_reopened_study_finishes_the_best_again(kind: str) -> None:
     world.give(c.ReopenStudy(study=STUDY, trials=40, at=0.0))
     world.run()
     study = world.plan.studies[STUDY]
-    assert study.state == "completed" and len(study.trials) == 40 and len(finished(study)) == 2
-    assert replay(numbered(world.events), STUDY).identical
+    assert study.state == "completed" and len(study.trials) == 40 and len(finish_reasons(study)) == 2
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_by_the_best_result_where_the_study_says_so() -> None:
@@ -116,7 +116,7 @@ def test_by_the_best_result_where_the_study_says_so() -> None:
         study = spec(tuner | {"sampler": "grid"}, space={"x": [0, 1, 2, 3, 4, 5]}, value=value)
         world = simulator(study, slots=1, measure=measure)
         world.run()
-        assert list(finished(world.plan.studies[STUDY])) == [winner]
+        assert list(finish_reasons(world.plan.studies[STUDY])) == [winner]
 
 
 def test_it_is_counted_in_the_preview_and_said_of_the_trial() -> None:
@@ -128,7 +128,8 @@ def test_it_is_counted_in_the_preview_and_said_of_the_trial() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     [said, *_] = [
-        state_text(study, study.trials[number], "completed", build_leaderboard(study)) for number in finished(study)
+        state_text(study, study.trials[number], "completed", build_leaderboard(study))
+        for number in finish_reasons(study)
     ]
     assert said == "trained to step 100 after all: rank 1 of 12 that had ended early"
 

@@ -20,7 +20,7 @@ def result(trial: int, step: int, value: float) -> TrialEvent:
     return TrialEvent(TrialEventKind.RESULT, trial, step, metrics={"accuracy": value})
 
 
-def judged(trial: int, step: int, p: float, **others: Any) -> TrialEvent:
+def forecast_event(trial: int, step: int, p: float, **others: Any) -> TrialEvent:
     claim = {"mark": MARK, "next": step + 5, "p_next": p, "p_end": p} | others
     return TrialEvent(TrialEventKind.PRIORITIZE, trial, step, reason={"class": "opportunistic", FORETOLD: claim})
 
@@ -34,7 +34,7 @@ def proof(trials: int, p_if: tuple[float, float], rate: float = 0.5) -> Forecast
     for trial in range(trials):
         rises = rng.random() < rate
         found.observe(result(trial, 5, 0.4))
-        found.observe(judged(trial, 5, p_if[rises]))
+        found.observe(forecast_event(trial, 5, p_if[rises]))
         found.observe(result(trial, END, 0.6 if rises else 0.4))
     return found
 
@@ -58,7 +58,7 @@ def test_a_few_claims_prove_nothing() -> None:
     found = ForecastProof("accuracy", -1.0, END)
     for trial in range(60):
         found.observe(result(trial, 5, 0.4))
-        found.observe(judged(trial, 5, 0.1 if trial % 2 else 0.9, next=7))
+        found.observe(forecast_event(trial, 5, 0.1 if trial % 2 else 0.9, next=7))
         found.observe(result(trial, 7, 0.4 if trial % 2 else 0.6))
     assert found.next.is_no_worse and found.next.number == 60 and not found.is_given, "no trial reached the end"
 
@@ -69,7 +69,7 @@ def comes_to_a_stop(p: float) -> ForecastProof:
     for trial in range(60):
         rises = trial < 40 and bool(trial % 2)
         found.observe(result(trial, 5, 0.4))
-        found.observe(judged(trial, 5, p if trial >= 40 else 0.9 if rises else 0.1))
+        found.observe(forecast_event(trial, 5, p if trial >= 40 else 0.9 if rises else 0.1))
         found.observe(result(trial, END, 0.6 if rises else 0.4))
     return found
 
@@ -86,7 +86,7 @@ def test_the_last_value_s_own_verdict_is_to_be_beaten() -> None:
     for trial in range(40):
         value = 0.6 if trial % 2 else 0.4
         found.observe(result(trial, 5, value))
-        found.observe(judged(trial, 5, 0.9 if trial % 2 else 0.1))
+        found.observe(forecast_event(trial, 5, 0.9 if trial % 2 else 0.1))
         found.observe(result(trial, END, value))
     assert found.next.verdicts_score == 0 and not found.is_given
 
@@ -95,7 +95,7 @@ def test_ended_trials_and_judgements_without_a_claim_settle_nothing() -> None:
     found = ForecastProof("accuracy", -1.0, END)
     found.observe(TrialEvent(TrialEventKind.PRIORITIZE, 0, 5, reason={"class": "opportunistic", "p": 0.3}))
     found.observe(result(1, 5, 0.4))
-    found.observe(judged(1, 5, 0.3))
+    found.observe(forecast_event(1, 5, 0.3))
     found.observe(TrialEvent(TrialEventKind.STOP, 1, 5))
     found.observe(result(1, END, 0.6))
     assert (found.next.number, found.at_end.number, found.ended) == (0, 0, 0)

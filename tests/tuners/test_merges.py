@@ -26,7 +26,7 @@ from stagetree.sequences.merging import merge_weights, merged_states, merged_ste
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import AshaTuner
 from stagetree.spec.tuners.rung_values import MergeValue
-from tests.tuners.worlds import STUDY, Table, faults, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, Table, faults, numbered_events, simulator, spec
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 10, "max_steps": 90, "reduction_factor": 3}
 MERGED = ASHA | {"rung_value": {"merge": 3}}
@@ -113,14 +113,14 @@ def test_a_failed_merge_is_the_worst_and_a_cancelled_one_does_not_count() -> Non
 # ------------------------------------------------------------------------------------------------------ whole studies
 
 
-def smoothed(node: Node, step: int) -> dict[str, float | None]:
+def smoothed_loss(node: Node, step: int) -> dict[str, float | None]:
     """A mean, which has no steps of its own, has the loss of its configuration; a state has one that misleads."""
     lr = float(node.hp["lr"]["value"])
     return {"loss": (lr if node.parent is None and node.start == step else 1 - lr + 1 / step) - step / 10_000}
 
 
 def ran(tuner: dict[str, Any] = SHA, **fields: Any) -> Any:
-    world = simulator(spec(tuner, space=FLAT, **fields), measure=smoothed, slots=2)
+    world = simulator(spec(tuner, space=FLAT, **fields), measure=smoothed_loss, slots=2)
     world.run()
     return world, world.plan.studies[STUDY]
 
@@ -145,7 +145,7 @@ def test_no_step_is_trained_for_them_and_each_decision_is_derived_again(kind: st
     assert kind == "asha" or study.executed == plain.plan.studies[STUDY].executed
     found = cost(world.plan, study)
     assert (found.run, found.repeated, found.unfinished) == (study.executed, 0, 0)
-    assert replay(numbered(world.events), STUDY).identical and not study.unmerged
+    assert replay(numbered_events(world.events), STUDY).identical and not study.unmerged
 
 
 def test_each_repeat_has_a_mean_of_its_own() -> None:
@@ -161,7 +161,7 @@ def test_each_repeat_has_a_mean_of_its_own() -> None:
 
 
 def test_equal_trials_of_two_studies_share_their_means() -> None:
-    world = simulator(spec(SHA, space=FLAT), measure=smoothed)
+    world = simulator(spec(SHA, space=FLAT), measure=smoothed_loss)
     world.submit(StudyId("second"), spec(SHA, space=FLAT).to_json())
     world.run()
     first, second = (world.plan.studies[name] for name in (STUDY, StudyId("second")))
@@ -182,7 +182,7 @@ def test_states_stay_until_their_mean_is_computed_under_losses(seed: int, slots:
             nodes = [(world.plan.node_of(study.trials[number], step), step) for step in study.spec.merged_steps(rung)]
             assert {node.checkpoints[step].key for node, step in nodes if step in node.checkpoints} <= used
     assert study.state == "completed"
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_what_is_shown_of_it() -> None:
@@ -263,7 +263,7 @@ def test_advice_where_a_schedule_has_fallen_by_itself() -> None:
     assert any(each.startswith(said) for each in advice(spec(MERGED, space=falls)))
 
 
-def drawn(study: Study) -> list[Any]:
+def configurations(study: Study) -> list[Any]:
     return [trial.hp for trial in study.trials if trial.trunk is None]
 
 
@@ -271,5 +271,5 @@ def test_a_sampler_draws_no_configuration_for_a_mean() -> None:
     worlds = [simulator(spec(tuner | {"sampler": "sobol"}), slots=2) for tuner in (MERGED, ASHA)]
     for world in worlds:
         world.run()
-    merged, plain = (drawn(world.plan.studies[STUDY]) for world in worlds)
+    merged, plain = (configurations(world.plan.studies[STUDY]) for world in worlds)
     assert merged == plain

@@ -25,7 +25,7 @@ from app.service.views import documents
 from stagetree.sequences import SequenceError
 from stagetree.space.constraints import read_constraint
 from stagetree.spec import SpecError, StudySpec
-from tests.tuners.worlds import SPACE, STUDY, numbered, simulator, spec
+from tests.tuners.worlds import SPACE, STUDY, numbered_events, simulator, spec
 
 RUNGS: dict[str, dict[str, Any]] = {
     "sha": {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
@@ -196,7 +196,7 @@ def test_decisions_on_several_metrics_and_constraints_can_be_derived_again(kind:
     world.run()
     study = world.plan.studies[STUDY]
     assert study.state == "completed"
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
     for line in study.history:
         if line.kind == TrialEventKind.PROMOTE and "rung" in line.reason:
             assert len(line.reason["losses"]) == 2

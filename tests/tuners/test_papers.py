@@ -18,7 +18,7 @@ from tests.tuners.worlds import STUDY, simulator, spec, trials_at
 FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
 
 
-def finished(study: StudySpec, **options: Any) -> Study:
+def simulate(study: StudySpec, **options: Any) -> Study:
     world = simulator(study, **options)
     world.run()
     return world.plan.studies[STUDY]
@@ -68,7 +68,7 @@ def test_hyperband_by_its_table() -> None:
         [(8, 27), (2, 81)],
         [(5, 81)],
     ]
-    study = finished(spec({"kind": "hyperband", "max_steps": 81}), slots=7)
+    study = simulate(spec({"kind": "hyperband", "max_steps": 81}), slots=7)
     for number, rungs in enumerate(printed):
         members = [trial for trial in study.trials if trial.reason["bracket"] == number]
         asked = [(sum(steps in trial.requested_steps for trial in members), steps) for _, steps in rungs]
@@ -111,7 +111,7 @@ def test_every_bracket_of_hyperband_reaches_max_steps_where_it_is_no_power() -> 
     found = tuner("hyperband", min_steps=1, max_steps=10)
     assert isinstance(found, Hyperband)
     assert [bracket.steps for bracket in found.brackets] == [[1, 3, 10], [3, 10], [10]]
-    study = finished(spec({"kind": "hyperband", "min_steps": 1, "max_steps": 10}))
+    study = simulate(spec({"kind": "hyperband", "min_steps": 1, "max_steps": 10}))
     assert {trial.reason["bracket"] for trial in study.trials if trial.steps == 10} == {0, 1, 2}
 
 
@@ -157,7 +157,7 @@ def test_asha_in_brackets_is_asynchronous_hyperband() -> None:
 
 
 def test_hyperband_can_be_looped() -> None:
-    once = finished(spec({"kind": "hyperband", "max_steps": 9}), slots=7)
+    once = simulate(spec({"kind": "hyperband", "max_steps": 9}), slots=7)
     world = simulator(spec({"kind": "hyperband", "max_steps": 9, "loops": 2}), slots=7)
     world.run()
     twice = world.plan.studies[STUDY]
@@ -180,12 +180,12 @@ def test_a_sampling_seed_draws_and_no_other(kind: str, fields: dict[str, Any]) -
     }
     known = set(KINDS[kind].model_fields)
 
-    def drawn(seed: int, sampling_seed: int | None) -> list[Any]:
+    def configurations(seed: int, sampling_seed: int | None) -> list[Any]:
         given = {name: value for name, value in sizes.items() if name in known}
         own = {} if sampling_seed is None else {"sampling_seed": sampling_seed}
         sampler = {} if kind == "random" else fields
-        return [trial.hp for trial in finished(spec({"kind": kind, **given, **sampler, **own}, seed=seed)).trials]
+        return [trial.hp for trial in simulate(spec({"kind": kind, **given, **sampler, **own}, seed=seed)).trials]
 
-    assert drawn(1, 7) == drawn(2, 7)
-    assert drawn(1, 7) != drawn(1, 8)
-    assert drawn(7, None) == drawn(1, 7)
+    assert configurations(1, 7) == configurations(2, 7)
+    assert configurations(1, 7) != configurations(1, 8)
+    assert configurations(7, None) == configurations(1, 7)

@@ -19,7 +19,7 @@ from stagetree.sequences import parse
 from stagetree.space import read_entry
 from stagetree.spec.tuners import PbtTuner
 from tests.strategies import sequences
-from tests.tuners.worlds import SPACE, STUDY, Table, losses, numbered, simulator, spec, stragglers
+from tests.tuners.worlds import SPACE, STUDY, Table, losses, numbered_events, simulator, spec, stragglers
 
 TEN = {"kind": "pbt", "population_size": 10, "ready_steps": 5, "max_steps": 15}
 
@@ -80,18 +80,18 @@ def test_failed_members_are_replaced_and_cancelled_ones_are_not() -> None:
 
 @given(st.permutations(range(10)))
 def test_the_order_of_results_does_not_matter(order: list[int]) -> None:
-    def decided(trials: Any) -> list[Any]:
+    def decisions(trials: Any) -> list[Any]:
         table = Table(TEN)
         table.ask_all()
         return generation(table, {trial: (3 * trial % 10) / 10 for trial in trials})
 
-    assert decided(order) == decided(range(10))
+    assert decisions(order) == decisions(range(10))
 
 
 def test_architectures_are_never_changed_and_never_copied_from_one_to_another() -> None:
     space = {"lr": {"loguniform": [1e-4, 1]}, "layers": [2, 3, 4], "width": {"randint": [8, 64]}}
     tuner = TEN | {"population_size": 20, "max_steps": 40, "fixed": ["layers"]}
-    study = finished(tuner, space=space)
+    study = simulate(tuner, space=space)
     copies = [trial for trial in study.trials if "exploits" in trial.reason]
     assert len(copies) >= 5
     for trial in copies:
@@ -100,7 +100,7 @@ def test_architectures_are_never_changed_and_never_copied_from_one_to_another() 
         assert "layers" not in trial.reason["explored"]
 
 
-def finished(tuner: dict[str, Any], **fields: Any) -> Study:
+def simulate(tuner: dict[str, Any], **fields: Any) -> Study:
     study = spec(tuner, **fields)
     world = simulator(study, slots=4, measure=losses(2), seconds=stragglers(2))
     world.run()
@@ -128,7 +128,7 @@ def test_a_copy_shares_all_that_was_trained_and_says_what_it_changed() -> None:
 
 
 def test_where_holds_for_what_is_explored() -> None:
-    study = finished(TEN | {"max_steps": 40}, space=SPACE, where="lr * bs < 16")
+    study = simulate(TEN | {"max_steps": 40}, space=SPACE, where="lr * bs < 16")
     for trial in study.trials:
         values = {name: parse(sequence).at(39) for name, sequence in trial.hp.items()}
         assert values["lr"] * values["bs"] < 16  # type: ignore[operator]
@@ -170,7 +170,7 @@ def test_another_population_begins_where_slots_would_be_idle(populations: int) -
         max(trial.steps for trial in study.trials if trial.reason.get("population", 0) == n) for n in range(populations)
     ]
     assert last == [9] * populations
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 def test_a_population_can_follow_when_the_study_is_over() -> None:
@@ -180,7 +180,7 @@ def test_a_population_can_follow_when_the_study_is_over() -> None:
     world.run()
     study = world.plan.studies[STUDY]
     assert sum("exploits" not in trial.reason for trial in study.trials) == 20
-    assert study.state == "completed" and replay(numbered(world.events), STUDY).identical
+    assert study.state == "completed" and replay(numbered_events(world.events), STUDY).identical
 
 
 # ------------------------------------------------------------------------------------------------------------- explore

@@ -21,7 +21,7 @@ from app.search.tuners.pop_orders import ORDERS
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.tuners.worlds import STUDY, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
 
 POP = {"kind": "pop", "num_trials": 12, "max_steps": 20, "boundary": 2, "bounds": [0, 1]}
 ENDS = [round(0.3 + 0.05 * number, 2) for number in range(12)]
@@ -59,11 +59,11 @@ def play(
     **options: Any,
 ) -> Simulator:
     """The study from beginning to end; checked, and replayed. Equal calls share one read-only result."""
-    return _played(json.dumps({**tuner, "sampler": "grid"}), eval_every, json.dumps(space or SPACE), **options)
+    return _play_cached(json.dumps({**tuner, "sampler": "grid"}), eval_every, json.dumps(space or SPACE), **options)
 
 
 @cache
-def _played(
+def _play_cached(
     tuner: str,
     eval_every: int | None,
     space: str,
@@ -75,7 +75,7 @@ def _played(
     asked = study(json.loads(tuner), eval_every=eval_every, space=json.loads(space))
     world = simulator(asked, slots=slots, measure=measure, **options)
     world.run()
-    checked(world)
+    check_replay(world)
     return world
 
 
@@ -89,8 +89,8 @@ def study(tuner: dict[str, Any], **fields: Any) -> StudySpec:
     return spec(tuner | {"sampler": "grid"}, metric="accuracy", mode="max", merge=False, **fields)
 
 
-def checked(world: Simulator) -> Study:
-    found = replay(numbered(world.events), STUDY)
+def check_replay(world: Simulator) -> Study:
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical, found.difference
     assert world.plan.studies[STUDY].is_final and world.plan.studies[STUDY].active == 0
     return world.plan.studies[STUDY]
@@ -161,7 +161,7 @@ def test_a_target_of_the_study_is_aimed_at() -> None:
     """As a field of the study it goes with every tuner, and so it does with this one."""
     world = simulator(study(POP, target=0.8), slots=4, measure=rising)
     world.run()
-    found = checked(world)
+    found = check_replay(world)
     assert found.ending["by"] == "target" and best(found) >= 0.8
     assert {judgement["target"] for judgement in judgements(found)} == {0.8}
 
@@ -169,7 +169,7 @@ def test_a_target_of_the_study_is_aimed_at() -> None:
 def test_the_time_of_the_study_is_the_time_that_trials_have() -> None:
     world = simulator(study(POP | {"target": 0.84}, max_time=6), slots=4, measure=rising)
     world.run()
-    found = checked(world)
+    found = check_replay(world)
     assert found.ending["by"] == "max_time"
     for judgement in judgements(found):
         assert judgement["expected_seconds"] <= 6 - judgement["elapsed"]
@@ -381,14 +381,14 @@ def test_the_priority_of_a_promising_trial_follows_order_by(order_by: str) -> No
 
 @pytest.mark.slow
 def test_nan_and_lost_workers() -> None:
-    def broken(node: Node, step: int) -> e.Metrics:
+    def measure_with_nans(node: Node, step: int) -> e.Metrics:
         value = rising(node, step)
         return {"accuracy": None} if node.segment.values(0)["end"] in (0.3, 0.85) and step > 3 else value
 
     def unlucky(stage: e.Stage, number: int, slot: str) -> Fault | None:
         return Fault.LOSE if number % 7 == 0 else None
 
-    found = run(POP | {"target": 0.7}, measure=broken, faults=unlucky)
+    found = run(POP | {"target": 0.7}, measure=measure_with_nans, faults=unlucky)
     assert best(found) >= 0.7
 
 
@@ -403,7 +403,7 @@ def test_a_cancelled_trial_is_out() -> None:
     world.advance()
     world.give(c.CancelTrial(study=STUDY, trial=1))
     world.run()
-    assert checked(world).trials[1].state == "cancelled"
+    assert check_replay(world).trials[1].state == "cancelled"
 
 
 @pytest.mark.slow
@@ -429,7 +429,9 @@ def test_replay_needs_what_was_recorded() -> None:
     forged = e.TrialPrioritized(
         study=event.study, trial=event.trial, priority=event.priority, reason={**event.reason, "class": "promising"}
     )
-    difference = replay(numbered([*world.events[:number], forged, *world.events[number + 1 :]]), STUDY).difference
+    difference = replay(
+        numbered_events([*world.events[:number], forged, *world.events[number + 1 :]]), STUDY
+    ).difference
     assert difference and difference["event"] == number + 1
 
 

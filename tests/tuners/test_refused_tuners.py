@@ -36,7 +36,7 @@ class AsksInVain(Tuner):
 
 
 @pytest.fixture(autouse=True)
-def registered(tmp_path: Path) -> Iterator[None]:
+def register_tuners(tmp_path: Path) -> Iterator[None]:
     before, path = dict(REGISTERED), tmp_path / "tuners.py"
     path.write_text(TUNERS)
     register([str(path)])

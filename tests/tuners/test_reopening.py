@@ -11,8 +11,8 @@ from app.domain import commands as c
 from app.domain.decide.studies import SIZE_FIELDS
 from app.domain.terms import StateConflict
 from app.search.replay import replay
-from tests.tuners.test_every_tuner import KINDS, SEEDS, drawn, run, study_of
-from tests.tuners.worlds import STUDY, numbered
+from tests.tuners.test_every_tuner import KINDS, SEEDS, run, study_of, tuner_property
+from tests.tuners.worlds import STUDY, numbered_events
 
 GROWING = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] in SIZE_FIELDS}
 OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in SIZE_FIELDS}
@@ -20,7 +20,7 @@ OTHERS = {name: tuner for name, tuner in KINDS.items() if tuner["kind"] not in S
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tuner", GROWING.values(), ids=GROWING)
-@drawn(seed=SEEDS, slots=st.sampled_from([1, 4]))
+@tuner_property(seed=SEEDS, slots=st.sampled_from([1, 4]))
 def test_a_reopened_study_keeps_earlier_decisions(tuner: dict[str, Any], seed: int, slots: int) -> None:
     world = run(study_of(tuner, "apart"), seed, slots=slots)
     study = world.plan.studies[STUDY]
@@ -30,7 +30,7 @@ def test_a_reopened_study_keeps_earlier_decisions(tuner: dict[str, Any], seed: i
     world.run()
     assert study.state == "completed" and study.history[: len(before)] == before
     assert len(study.trials) >= trials
-    found = replay(numbered(world.events), STUDY)
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical, found.difference
 
 

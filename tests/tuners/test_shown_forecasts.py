@@ -25,7 +25,7 @@ RECORDED = ("charlm", "digits")
 
 
 @cache
-def recorded(name: str) -> Workload:
+def load_workload(name: str) -> Workload:
     """A loss of 60 configurations that stands still for long, or an accuracy of 100; 40 steps each."""
     with gzip.open(BENCHMARKS / "data" / f"{name}.jsonl.gz", "rt") as lines:
         workload = read(lines)
@@ -33,9 +33,9 @@ def recorded(name: str) -> Workload:
 
 
 @cache
-def played(name: str, **tuner: Any) -> Player:
+def play(name: str, **tuner: Any) -> Player:
     """The study from beginning to end. A target is what three configurations in a hundred reach."""
-    workload = recorded(name)
+    workload = load_workload(name)
     best = sorted((workload.best(trace) for trace in workload.traces), reverse=workload.mode == "max")
     target = best[round(0.03 * len(best)) - 1]
     asked = {"kind": "pop", "num_trials": len(best), "max_steps": workload.max_steps, "boundary": 4} | tuner
@@ -46,9 +46,9 @@ def played(name: str, **tuner: Any) -> Player:
     return player
 
 
-def shown(name: str, player: Player) -> Iterator[tuple[float, bool, bool]]:
+def shown_forecasts(name: str, player: Player) -> Iterator[tuple[float, bool, bool]]:
     """Each p that was shown, whether the trial was at its target, and whether it would have come there."""
-    workload, seen = recorded(name), set[tuple[int, int]]()
+    workload, seen = load_workload(name), set[tuple[int, int]]()
     for event in player.simulator.events:
         if not isinstance(event, e.TrialPrioritized | e.TrialStopped) or not event.reason.get("proven"):
             continue
@@ -67,7 +67,7 @@ def brier(said: npt.ArrayLike, came: npt.ArrayLike) -> float:
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("is_told", [True, pytest.param(False, marks=pytest.mark.night)])
 def test_pop_is_no_later_than_by_rank(name: str, is_told: bool) -> None:
-    pop, rank = (played(name, is_told=is_told, lower_bound=least) for least in (0.05, 0.0))
+    pop, rank = (play(name, is_told=is_told, lower_bound=least) for least in (0.05, 0.0))
     assert pop.reached_at <= rank.reached_at < np.inf
     assert pop.simulator.now <= rank.simulator.now
 
@@ -76,7 +76,7 @@ def test_pop_is_no_later_than_by_rank(name: str, is_told: bool) -> None:
 @pytest.mark.parametrize("least", [0.05, pytest.param(0.0, marks=pytest.mark.night)])
 def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> None:
     """Over all recorded curves: of one study alone, few trials come true, and the scores are mostly of their luck."""
-    judged = [each for name in RECORDED for each in shown(name, played(name, is_told=False, lower_bound=least))]
+    judged = [each for name in RECORDED for each in shown_forecasts(name, play(name, is_told=False, lower_bound=least))]
     assert len(judged) > 100
     p, is_there, came = zip(*judged, strict=True)
     assert brier(p, came) <= brier(is_there, came) + NEAR
@@ -87,7 +87,7 @@ def test_the_p_that_is_shown_is_no_worse_than_the_last_value(least: float) -> No
 @pytest.mark.parametrize("name", RECORDED)
 def test_where_few_have_ended(name: str, ended: int) -> None:
     """Two thirds of the trials are a study in which that many came to the end; p is of the others."""
-    workload = recorded(name)
+    workload = load_workload(name)
     values = np.array([[np.nan, *(trace.value(step) for step in range(1, 41))] for trace in workload.traces], float)
     curves = values if workload.mode == "max" else np.exp(-values)
     curves = curves[np.isfinite(curves[:, 1:]).all(axis=1)]

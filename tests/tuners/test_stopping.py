@@ -15,7 +15,7 @@ MEDIAN = {"kind": "median", "num_trials": 9, "max_steps": 30, "interval": 10}
 BANDIT = {"kind": "bandit", "num_trials": 9, "max_steps": 30}
 
 
-def started(tuner: dict[str, Any], trials: int, **fields: Any) -> Table:
+def start_trials(tuner: dict[str, Any], trials: int, **fields: Any) -> Table:
     table = Table(tuner, **fields)
     for _ in range(trials):
         table.ask()
@@ -34,7 +34,7 @@ def verdict(table: Table, trial: int, loss: float) -> str:
 
 
 def test_asha_lets_the_top_third_on_at_once_and_always_the_best() -> None:
-    table = started(ASHA, 9)
+    table = start_trials(ASHA, 9)
     assert verdict(table, 0, 0.5) == "on"  # of 1: one place, at least
     assert verdict(table, 1, 0.6) == "stop"  # of 2
     assert verdict(table, 2, 0.5) == "stop"  # of 3, equal to the first: the earlier trial is better
@@ -49,7 +49,7 @@ def test_asha_lets_the_top_third_on_at_once_and_always_the_best() -> None:
 
 
 def test_asha_gives_its_reasons() -> None:
-    table = started(ASHA, 3)
+    table = start_trials(ASHA, 3)
     table.result(2, 0.5)
     reason = {"rank": 1, "cut": 1, "of": 1, "loss": 0.5}
     assert table.ask() == Extend(trial=2, steps=3, reason={"rung": 1, **reason})
@@ -58,7 +58,7 @@ def test_asha_gives_its_reasons() -> None:
 
 
 def test_decisions_come_before_new_trials_oldest_first() -> None:
-    table = started(ASHA, 3)
+    table = start_trials(ASHA, 3)
     for trial in (1, 0):
         table.result(trial, 0.5)
     table.cancel(0)
@@ -67,7 +67,7 @@ def test_decisions_come_before_new_trials_oldest_first() -> None:
 
 
 def test_a_failure_on_the_way_is_no_decision() -> None:
-    table = started(ASHA, 9)
+    table = start_trials(ASHA, 9)
     for trial in range(9):
         table.fail(trial)
     assert table.ask() is None
@@ -78,7 +78,7 @@ def test_a_failure_on_the_way_is_no_decision() -> None:
 
 def test_the_best_so_far_against_the_median_of_running_averages() -> None:
     """Golovin et al. 2017: averages of what the others reported up to the same step."""
-    table = started(MEDIAN, 5)
+    table = start_trials(MEDIAN, 5)
     for trial, loss in enumerate([0.5, 0.7, 0.9]):
         assert verdict(table, trial, loss) == "on"  # fewer than three others
     assert verdict(table, 3, 0.7) == "on"  # the median is 0.7, and it is no worse
@@ -89,7 +89,7 @@ def test_the_best_so_far_against_the_median_of_running_averages() -> None:
 
 
 def test_the_best_counts_even_if_it_is_long_ago() -> None:
-    table = started(MEDIAN | {"min_trials": 1}, 2)
+    table = start_trials(MEDIAN | {"min_trials": 1}, 2)
     assert verdict(table, 0, 0.5) == "on"
     assert verdict(table, 1, 0.3) == "on"
     assert verdict(table, 0, 0.5) == "on"
@@ -98,13 +98,13 @@ def test_the_best_counts_even_if_it_is_long_ago() -> None:
 
 
 def test_no_trial_is_stopped_before_min_steps() -> None:
-    table = started(MEDIAN | {"grace_period": 20, "min_trials": 1}, 2)
+    table = start_trials(MEDIAN | {"grace_period": 20, "min_trials": 1}, 2)
     assert [verdict(table, 0, 0.1), verdict(table, 1, 0.9)] == ["on", "on"]
     assert [verdict(table, 0, 0.1), verdict(table, 1, 0.9)] == ["on", "stop"]
 
 
 def test_failed_trials_count_as_the_worst_in_the_median() -> None:
-    table = started(MEDIAN | {"min_trials": 2}, 5)
+    table = start_trials(MEDIAN | {"min_trials": 2}, 5)
     table.fail(0)
     table.fail(1)
     assert verdict(table, 2, 9.0) == "on"
@@ -163,13 +163,13 @@ def test_the_defaults_of_hyperdrive() -> None:
     ],
 )
 def test_bandit(mode: str, best: float, other: float, outcome: str) -> None:
-    table = started(BANDIT, 2, mode=mode)
+    table = start_trials(BANDIT, 2, mode=mode)
     assert verdict(table, 0, best) == "on"
     assert verdict(table, 1, other) == outcome
 
 
 def test_bandit_compares_the_best_of_each_at_any_step() -> None:
-    table = started(BANDIT, 2, mode="max")
+    table = start_trials(BANDIT, 2, mode="max")
     assert [verdict(table, 0, 0.5), verdict(table, 0, 0.8)] == ["on", "on"]
     assert verdict(table, 1, 0.6) == "on"
     table.result(0, 0.9)  # its last step

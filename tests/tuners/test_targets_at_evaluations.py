@@ -18,14 +18,14 @@ from app.service.views.progress import ending_text
 from app.simulation.simulator import Simulator
 from stagetree.spec import SpecError, StudySpec
 from tests.plans import Story
-from tests.tuners.worlds import STUDY, losses, numbered, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, losses, numbered_events, simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
 TUNERS = [ASHA, ASHA | {"type": "stopping"}, {"kind": "random", "num_trials": 5, "max_steps": 9}]
 BY_EVALUATIONS: dict[str, Any] = {"value": "best", "eval_every": 1, "target_at": "evaluations"}
 
 
-def searched(tuner: dict[str, Any], seed: int, slots: int, **fields: Any) -> Simulator:
+def simulate(tuner: dict[str, Any], seed: int, slots: int, **fields: Any) -> Simulator:
     world = simulator(spec(tuner, **fields), slots=slots, measure=losses(seed), seconds=stragglers(seed))
     world.run()
     return world
@@ -35,7 +35,7 @@ def searched(tuner: dict[str, Any], seed: int, slots: int, **fields: Any) -> Sim
 def test_the_first_evaluation_as_good_as_the_target_ends_the_study(
     tuner: dict[str, Any], seed: int, slots: int, target: float
 ) -> None:
-    world = searched(tuner, seed, slots, target=target, **BY_EVALUATIONS)
+    world = simulate(tuner, seed, slots, target=target, **BY_EVALUATIONS)
     reaching = [event for event in world.events if isinstance(event, e.Evaluated) and event.metrics["loss"] <= target]  # type: ignore[operator]
     ending = world.plan.studies[STUDY].ending
     assert bool(reaching) == bool(ending)
@@ -46,7 +46,7 @@ def test_the_first_evaluation_as_good_as_the_target_ends_the_study(
             reaching[0].metrics["loss"],
         )
         assert reaching[0].node in world.plan.studies[STUDY].trials[ending["trial"]].path
-    assert replay(numbered(world.events), STUDY).identical
+    assert replay(numbered_events(world.events), STUDY).identical
 
 
 @given(
@@ -61,11 +61,11 @@ def test_a_known_evaluation_at_the_target_ends_the_study_at_once(
     tuner: dict[str, Any], seed: int, slots: int, target: float, longer: int
 ) -> None:
     """Several trials may be started at once, and the first of them may have reached the target long ago."""
-    world = searched(tuner, seed, slots, eval_every=1)
+    world = simulate(tuner, seed, slots, eval_every=1)
     other, fields = StudyId("other"), BY_EVALUATIONS | {"target": target}
     world.submit(other, spec(tuner | {"max_steps": longer * tuner["max_steps"]}, **fields).to_json())
     world.run()
-    found = replay(numbered(world.events), other)
+    found = replay(numbered_events(world.events), other)
     assert found.identical, found.difference
     reached = world.plan.studies[other].target_reached
     assert reached is None or reached.value <= target
@@ -75,7 +75,7 @@ def test_a_known_evaluation_at_the_target_ends_the_study_at_once(
 def test_at_results_an_evaluation_ends_nothing(tuner: dict[str, Any], seed: int) -> None:
     """As in a study of 0.1.0, whose spec does not say where its target is reached."""
     fields = {"target": 0.9, "value": "best", "eval_every": 1}
-    by_default, written = searched(tuner, seed, 2, **fields), searched(tuner, seed, 2, **fields, target_at="results")
+    by_default, written = simulate(tuner, seed, 2, **fields), simulate(tuner, seed, 2, **fields, target_at="results")
     assert by_default.events[2:] == written.events[2:]
     study = by_default.plan.studies[STUDY]
     assert not study.ending or study.ending["steps"] in study.trials[study.ending["trial"]].requested_steps
@@ -97,7 +97,7 @@ class Target:
     def study(self, name: StudyId) -> Study:
         return self.story.plan.studies[name]
 
-    def found(self, name: StudyId) -> tuple[int, int, float] | None:
+    def target_result(self, name: StudyId) -> tuple[int, int, float] | None:
         reached = self.study(name).target_reached
         return None if reached is None else (reached.trial, reached.steps, reached.value)
 
@@ -111,7 +111,7 @@ def test_an_evaluation_that_the_study_requests(step: int, value: float, found: A
     world = Target()
     name = world.submit()
     world.story.evaluate(world.story.path(name, 0)[0].id, step, value)
-    assert world.found(name) == found
+    assert world.target_result(name) == found
 
 
 def test_what_another_study_evaluated_before() -> None:
@@ -119,7 +119,7 @@ def test_what_another_study_evaluated_before() -> None:
     other = world.story.submit(({"lr": 1}, 10), eval_every=1, name="other")
     world.story.evaluate(world.story.path(other, 0)[0].id, 3, 0.9)
     world.story.evaluate(world.story.path(other, 0)[0].id, 6, 0.7)
-    assert world.found(world.submit()) == (0, 6, 0.7)
+    assert world.target_result(world.submit()) == (0, 6, 0.7)
 
 
 def test_trials_that_ended_reach_nothing() -> None:
@@ -128,11 +128,11 @@ def test_trials_that_ended_reach_nothing() -> None:
     world.story.submit(({"lr": 1}, 10), name="other")
     world.story.give(c.CancelTrial(study=name, trial=0))
     world.story.evaluate(world.story.path(name, 0)[0].id, 4, 0.9)
-    assert world.found(name) is None
+    assert world.target_result(name) is None
 
 
 def test_the_trial_whose_evaluation_ended_the_study_is_shown_as_completed() -> None:
-    world = searched(ASHA, 3, 2, target=0.9, **BY_EVALUATIONS)
+    world = simulate(ASHA, 3, 2, target=0.9, **BY_EVALUATIONS)
     study = world.plan.studies[STUDY]
     number, steps = study.ending["trial"], study.ending["steps"]
     assert steps not in study.trials[number].requested_steps, "an evaluation between rungs"
@@ -146,12 +146,12 @@ def test_the_trial_whose_evaluation_ended_the_study_is_shown_as_completed() -> N
 
 
 def test_a_reopened_study_continues_without_its_target() -> None:
-    world = searched(ASHA, 3, 2, target=0.9, **BY_EVALUATIONS)
+    world = simulate(ASHA, 3, 2, target=0.9, **BY_EVALUATIONS)
     world.give(c.ReopenStudy(study=STUDY, trials=12, at=world.now))
     world.run()
     study = world.plan.studies[STUDY]
     assert study.spec.target is None and study.target_reached is None and len(study.trials) == 12
-    assert study.ending == {} and replay(numbered(world.events), STUDY).identical
+    assert study.ending == {} and replay(numbered_events(world.events), STUDY).identical
 
 
 def test_an_isolated_study_begins_anew() -> None:
@@ -159,7 +159,7 @@ def test_an_isolated_study_begins_anew() -> None:
     name = world.submit()
     world.story.evaluate(world.story.path(name, 0)[0].id, 4, 0.9)
     world.story.happen(e.StudyIsolated(study=name, reason="its trainer is not exact", at=1.0))
-    assert world.found(name) is None and name in world.story.plan.awaiting_target
+    assert world.target_result(name) is None and name in world.story.plan.awaiting_target
 
 
 # ------------------------------------------------------------------------------------------------------- the study file

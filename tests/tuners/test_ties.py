@@ -21,7 +21,7 @@ from app.search.tuners.rungs import RungFronts, RungScores
 from app.service.views import documents
 from stagetree.spec import StudySpec
 from tests.plans import max_examples
-from tests.tuners.worlds import STUDY, Table, losses, numbered, promotions, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, Table, losses, numbered_events, promotions, simulator, spec, stragglers
 
 HALVING: dict[str, dict[str, Any]] = {
     "sha": {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
@@ -34,7 +34,7 @@ HALVING: dict[str, dict[str, Any]] = {
 SEEDS = 900
 
 
-def drawn(tuner: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+def seeded_ties(tuner: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     return tuner | {"ties": "seed", "sampling_seed": seed}
 
 
@@ -126,7 +126,7 @@ def test_both_kinds_of_rungs_count_equal_results_alike(values: list[float], seed
 @given(st.permutations(range(60)), st.integers(0, 99), st.randoms(use_true_random=False))
 def test_without_ties_decisions_are_the_same(kind: str, values: list[int], seed: int, rng: Random) -> None:
     """With their reasons, after each result."""
-    by_number, by_seed = Table(HALVING[kind] | {"ties": "number"}), Table(drawn(HALVING[kind], seed))
+    by_number, by_seed = Table(HALVING[kind] | {"ties": "number"}), Table(seeded_ties(HALVING[kind], seed))
     waiting = list[int]()
     for loss in values:
         asked = by_number.ask_all()
@@ -144,10 +144,10 @@ def test_without_ties_decisions_are_the_same(kind: str, values: list[int], seed:
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_decisions_with_drawn_ties_are_derived_again(kind: str, seed: int, slots: int) -> None:
     made_up = {"measure": losses(seed, digits=0), "seconds": stragglers(seed)}
-    world = simulator(spec(drawn(HALVING[kind], seed)), slots=slots, **made_up)
+    world = simulator(spec(seeded_ties(HALVING[kind], seed)), slots=slots, **made_up)
     world.run()
     study = world.plan.studies[STUDY]
-    assert study.state == "completed" and replay(numbered(world.events), STUDY).identical
+    assert study.state == "completed" and replay(numbered_events(world.events), STUDY).identical
     assert any("drawn_among" in event.reason for event in study.history)
 
 
@@ -182,7 +182,7 @@ def test_a_study_on_record_without_the_field_breaks_ties_by_number() -> None:
 
 
 def test_what_was_drawn_is_recorded_shown_and_ranked_as_it_was_drawn() -> None:
-    world = simulator(spec(drawn(HALVING["sha"], 7)), measure=lambda node, step: {"loss": 1.0})
+    world = simulator(spec(seeded_ties(HALVING["sha"], 7)), measure=lambda node, step: {"loss": 1.0})
     world.run()
     study = world.plan.studies[STUDY]
     promoted = [event for event in study.history if event.kind == TrialEventKind.PROMOTE]
@@ -201,7 +201,7 @@ def test_what_was_drawn_is_recorded_shown_and_ranked_as_it_was_drawn() -> None:
 @given(st.integers(0, 10**6))
 def test_the_leaderboard_has_the_order_of_the_tuner(kind: str, fields: dict[str, Any], seed: int) -> None:
     """The promoted trials of a whole rung are the first ones there."""
-    world = simulator(spec(drawn(HALVING[kind], seed), **fields), slots=2, measure=losses(seed, digits=0))
+    world = simulator(spec(seeded_ties(HALVING[kind], seed), **fields), slots=2, measure=losses(seed, digits=0))
     world.run()
     for rung in build_leaderboard(world.plan.studies[STUDY]).ladder():
         assert set(rung.best_first(1)[: len(rung.promoted)]) == rung.promoted
@@ -210,7 +210,7 @@ def test_the_leaderboard_has_the_order_of_the_tuner(kind: str, fields: dict[str,
 @pytest.mark.parametrize(("good", "tied"), [(0, 9), (2, 7), (3, 0), (9, 9)])
 def test_results_are_tied_where_only_some_of_equal_ones_were_promoted(good: int, tied: int) -> None:
     """Three of nine are promoted: with three good ones, no chance is involved."""
-    table = spec(drawn(HALVING["sha"]) | {"sampler": "grid"}, space={"lr": [*range(9)]})
+    table = spec(seeded_ties(HALVING["sha"]) | {"sampler": "grid"}, space={"lr": [*range(9)]})
     world = simulator(table, measure=lambda node, step: {"loss": float(node.segment.values(0)["lr"] >= good)})
     world.run()
     assert build_leaderboard(world.plan.studies[STUDY]).rungs[0, 0].count_tied() == tied

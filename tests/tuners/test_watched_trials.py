@@ -17,7 +17,7 @@ from app.search.replay import replay
 from app.search.tuners.base import REGISTERED, NewTrial, Next, Registered, Tuner
 from app.simulation.simulator import Simulator
 from stagetree.spec import SpecError, StudySpec
-from tests.tuners.worlds import STUDY, faults, numbered, simulator, spec
+from tests.tuners.worlds import STUDY, faults, numbered_events, simulator, spec
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ class InTurn(Tuner):
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def register_in_turn() -> Iterator[None]:
     REGISTERED["in-turn"] = Registered(InTurn, "1")
     yield
     del REGISTERED["in-turn"]
@@ -93,39 +93,41 @@ def run(spec: StudySpec, **options: Any) -> Study:
     """The study at its end, replayed."""
     world: Simulator = simulator(spec, slots=3, **({"measure": rising} | options))
     world.run()
-    found = replay(numbered(world.events), STUDY)
+    found = replay(numbered_events(world.events), STUDY)
     assert found.identical, found.difference
     ended = world.plan.studies[STUDY]
     assert ended.is_final and ended.active == 0
     return ended
 
 
-def stopped(found: Study) -> list[TrialEvent]:
+def hopeless_stops(found: Study) -> list[TrialEvent]:
     return [event for event in found.history if event.kind == TrialEventKind.STOP and "delta" in event.reason]
 
 
 @EVERY
 def test_hopeless_trials_end_under_any_tuner_and_fewer_steps_are_run(tuner: dict[str, Any]) -> None:
     plain, found = run(study(tuner)), run(study(tuner, stop_hopeless=HOPELESS))
-    assert stopped(found) and found.executed < plain.executed
-    for event in stopped(found):
+    assert hopeless_stops(found) and found.executed < plain.executed
+    for event in hopeless_stops(found):
         assert event.reason["p"] < event.reason["delta"] == 0.2 and found.trials[event.trial].steps % 4 == 0
 
 
 @EVERY
 def test_without_hopeless_trials_the_tuner_decides_alone(tuner: dict[str, Any]) -> None:
-    def asked(found: Study) -> list[int]:
+    def requested_steps(found: Study) -> list[int]:
         return [trial.steps for trial in found.trials]
 
-    assert asked(run(study(tuner, stop_hopeless=HOPELESS | {"delta": 0}))) == asked(run(study(tuner)))
+    assert requested_steps(run(study(tuner, stop_hopeless=HOPELESS | {"delta": 0}))) == requested_steps(
+        run(study(tuner))
+    )
 
 
 @EVERY
 def test_failures_lost_workers_and_nan(tuner: dict[str, Any]) -> None:
-    def broken(node: Node, step: int) -> e.Metrics:
+    def measure_with_nans(node: Node, step: int) -> e.Metrics:
         return {"accuracy": None} if node.segment.values(0)["end"] == ENDS[-1] and step > 5 else rising(node, step)
 
-    run(study(tuner, stop_hopeless=HOPELESS), measure=broken, faults=faults(1, fail=0.02, lose=0.1))
+    run(study(tuner, stop_hopeless=HOPELESS), measure=measure_with_nans, faults=faults(1, fail=0.02, lose=0.1))
 
 
 def test_the_best_is_not_hopeless() -> None:

@@ -149,5 +149,5 @@ def trials_at(study: Study, steps: int) -> int:
     return sum(steps in trial.requested_steps for trial in study.trials)
 
 
-def numbered(events: Iterable[e.Event]) -> list[tuple[int, e.Event]]:
+def numbered_events(events: Iterable[e.Event]) -> list[tuple[int, e.Event]]:
     return list(enumerate(events, start=1))
