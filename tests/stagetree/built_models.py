@@ -8,7 +8,7 @@ from typing import Any
 from stagetree.runtime.model import HpTimeline, Model
 
 
-def trained_to(model: Model, until: int, hp: dict[str, Any]) -> Model:
+def train_to(model: Model, until: int, hp: dict[str, Any]) -> Model:
     """The same model, trained up to a step."""
     timeline = HpTimeline(hp)
     while model.step < until:

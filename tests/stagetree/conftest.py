@@ -29,11 +29,11 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Builds the model of a script's text, each in a file of its own."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # where a script is, while it is run
 
-    def built(text: str, **args: Any) -> Model:
+    def build_model(text: str, **args: Any) -> Model:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         file = folder / "walk.py"
         file.write_text(text)
         return Model.build(load_trainer(file, "walk"), args, 3, "cpu")
 
-    return built
+    return build_model

@@ -54,7 +54,7 @@ LENGTHS = [1000, 2000, 4000]
 WHOLE = {"ratio": 1}
 
 
-def counted(study: StudySpec) -> list[str]:
+def give_advice(study: StudySpec) -> list[str]:
     return advice(study, lambda each: int(preview(each, slots=1)["unique"]))
 
 
@@ -67,7 +67,7 @@ def counted(study: StudySpec) -> list[str]:
 )
 def test_lengths_with_schedules_that_are_stretched_to_them_are_cheaper_as_wsd(lr: Any) -> None:
     """Such lengths once saved nothing without a warning. The proposal has the cost that the advice names."""
-    [said] = counted(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}))
+    [said] = give_advice(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}))
     proposed = "{family: wsd, peak: 0.1, warmup: 0, decay: {ratio: 0.2}}"
     assert said == (
         "lr falls over the whole length of its trial, so trials of 3 lengths share next to nothing: as wsd with a tail "
@@ -75,20 +75,20 @@ def test_lengths_with_schedules_that_are_stretched_to_them_are_cheaper_as_wsd(lr
     )
     written = spec({"max_steps": LENGTHS, "lr": yaml.safe_load(proposed)}, tuner={"kind": "grid"})
     assert preview(written, slots=1)["unique"] == 4598
-    assert counted(written) == []
+    assert give_advice(written) == []
 
 
 def test_listed_trials_of_several_lengths_get_the_advice_too() -> None:
     rates = {steps: {"family": "exponential", "init": 0.1, "gamma": 0.001 ** (1 / steps)} for steps in LENGTHS}
     trials = [{"hp": {"lr": lr, "bs": 64}, "steps": steps} for steps, lr in rates.items()]
-    [said] = counted(StudySpec(**FIELDS, tuner={"kind": "trials", "trials": trials}))
+    [said] = give_advice(StudySpec(**FIELDS, tuner={"kind": "trials", "trials": trials}))
     assert "4598 steps instead of 6998" in said
 
 
 def test_the_warm_up_stays_and_peaks_are_listed() -> None:
     cosine = {"family": "cosine", "init": choice([0.1, 0.2]), "min": 0.01, "period": WHOLE}
     lr = {"family": "warmup", "steps": 100, "then": cosine}
-    [said] = counted(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}))
+    [said] = give_advice(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}))
     assert "write lr: {family: wsd, peak: {choice: [0.1, 0.2]}, warmup: 100, decay: {ratio: 0.2}" in said
     assert "9196 steps instead of 13596" in said
 
@@ -105,14 +105,14 @@ def test_the_warm_up_stays_and_peaks_are_listed() -> None:
     ],
 )
 def test_schedules_that_share_get_no_advice_on_lengths(lr: Any, fields: Any) -> None:
-    assert counted(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}, **fields)) == []
+    assert give_advice(spec({"max_steps": LENGTHS, "lr": lr}, tuner={"kind": "grid"}, **fields)) == []
 
 
 def test_other_stretched_schedules_are_independent_of_the_rate() -> None:
     """With wsd alone the study would share as little as before."""
     cosine = {"family": "cosine", "init": 0.1, "min": 0, "period": WHOLE}
     momentum = {"family": "cosine", "init": 0.9, "min": 0.5, "period": WHOLE}
-    assert counted(spec({"max_steps": LENGTHS, "lr": cosine, "momentum": momentum}, tuner={"kind": "grid"})) == []
+    assert give_advice(spec({"max_steps": LENGTHS, "lr": cosine, "momentum": momentum}, tuner={"kind": "grid"})) == []
 
 
 def test_texts_that_were_meant_as_numbers_are_named() -> None:

@@ -75,7 +75,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cell]:
         del linecache.cache[name]
 
 
-def loaded(under: Path, source: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
+def load_from_folder(under: Path, source: SourceFolder, monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
     """The trainer in a folder, as a slot's process loads it."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     return load_trainer(under / source.folder / source.entry, source.name)
@@ -133,7 +133,7 @@ def test_a_trainer_of_a_module_is_taken_with_its_module(tmp_path: Path, monkeypa
     source = source_of(Walk)
     assert sorted(source.files) == ["trainer.py", "walking.py"]
     source.write(tmp_path / "trainers")
-    assert issubclass(loaded(tmp_path / "trainers", source, monkeypatch), Walk)
+    assert issubclass(load_from_folder(tmp_path / "trainers", source, monkeypatch), Walk)
 
 
 MADE = """
@@ -158,13 +158,13 @@ def test_a_module_called_trainer_is_taken_as_any_other(tmp_path: Path, place: st
     """It was overwritten by the file that imports it, though `trainer.py` is what the guide calls it."""
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text(CELL)
-    name, folder, entry, files = json.loads(_printed(MADE, tmp_path))
+    name, folder, entry, files = json.loads(_program_output(MADE, tmp_path))
     assert files == ["stagetree_trainer.py", place]
     assert describe(files_in([str(tmp_path / "trainers")])).keys() == {name}
-    assert _printed(LOADED, tmp_path / "trainers", f"{folder}/{entry}", name) == "['trainer']\n"
+    assert _program_output(LOADED, tmp_path / "trainers", f"{folder}/{entry}", name) == "['trainer']\n"
 
 
-def _printed(program: str, folder: Path, *arguments: str) -> str:
+def _program_output(program: str, folder: Path, *arguments: str) -> str:
     """What a program prints that is run in a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
     command = [sys.executable, "-c", program, *arguments]
@@ -197,7 +197,7 @@ def test_functions_of_a_cell_make_a_trainer(cell: Cell, tmp_path: Path, monkeypa
     source = source_of(cell(FUNCTIONS)["Line"])
     assert source.name.startswith("my line@")
     source.write(tmp_path)
-    kind = loaded(tmp_path, source, monkeypatch)
+    kind = load_from_folder(tmp_path, source, monkeypatch)
     one, other = kind(seed=0, device="cpu"), kind(seed=1, device="cpu")
     one.setup({"lr": 0.5})
     one.train()

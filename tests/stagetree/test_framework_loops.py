@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from built_models import image, trained_to
+from built_models import image, train_to
 
 import stagetree.integrations  # noqa: F401 - torchvision can be imported from here on
 from stagetree.runtime.checkpoints import state_format
@@ -54,7 +54,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
 
 
 def train(model: Model, until: int, hp: dict[str, Any] = HP) -> Model:
-    return trained_to(model, until, hp)
+    return train_to(model, until, hp)
 
 
 @pytest.mark.slow

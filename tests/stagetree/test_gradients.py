@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from resuming import seed_generators
-from test_sample_loading import Drawn, Reading, closed  # noqa: F401 - a fixture
+from test_sample_loading import Drawn, Reading, close_trainers  # noqa: F401 - a fixture
 from torch import Tensor, nn
 
 

@@ -82,7 +82,7 @@ def test_a_collator_makes_the_batches() -> None:
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BatchEncoding
 
-    def padded(samples: list[Any]) -> BatchEncoding:
+    def pad(samples: list[Any]) -> BatchEncoding:
         shortened = [each["input_ids"][: 4 + number] for number, each in enumerate(samples)]
         ids = pad_sequence(shortened, batch_first=True)
         shapes.append(tuple(ids.shape))
@@ -90,7 +90,7 @@ def test_a_collator_makes_the_batches() -> None:
         return BatchEncoding({"input_ids": ids, "labels": labels, "attention_mask": (labels >= 0).long()})
 
     shapes: list[tuple[int, ...]] = []
-    trainer = Lora(seed=0, device="cpu", collator=padded, batches_per_step=2, eval_batch_size=20)
+    trainer = Lora(seed=0, device="cpu", collator=pad, batches_per_step=2, eval_batch_size=20)
     trainer.setup({"lr": 0.01, "bs": 3})
     trainer.train()
     assert shapes == [(3, 6), (3, 6)]
@@ -245,13 +245,13 @@ def test_a_method_of_transformers_trainer_is_refused_by_its_name(name: str) -> N
 
 
 def test_parts_of_padded_lines_weigh_by_their_tokens() -> None:
-    def padded(samples: list[Any]) -> dict[str, torch.Tensor]:
+    def pad(samples: list[Any]) -> dict[str, torch.Tensor]:
         ids = torch.stack([each["input_ids"] for each in samples])
         return {"input_ids": ids, "labels": torch.where(torch.arange(8) < 2 + ids[:, :1] % 6, ids, -100)}
 
     ends = []
     for size in (None, 2):
-        trainer = Lora(seed=0, device="cpu", collator=padded, batches_per_step=1, micro_batch_size=size)
+        trainer = Lora(seed=0, device="cpu", collator=pad, batches_per_step=1, micro_batch_size=size)
         trainer.model.double()
         trainer.model.eval()  # without its dropout, which is drawn for each part
         trainer.setup({"lr": 1.0, "bs": 6})

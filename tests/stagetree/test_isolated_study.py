@@ -13,7 +13,7 @@ from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from stagetree.client.trial_requests import Result
 from stagetree.study import AsyncStudy, Study
 from tests.api.world import Workers, changed
-from tests.stagetree.test_study import FIELDS, asked, train, trials_of, wait_until, working
+from tests.stagetree.test_study import FIELDS, train, trials_of, wait_for_trials, wait_until, working
 
 pytestmark = pytest.mark.anyio
 WHY = "1 of 2 leaves differ, the first is x"
@@ -42,7 +42,7 @@ def isolate(workers: Workers, study: str) -> None:
 async def test_awaited_results_come_from_the_isolated_trial(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         waiting = [asyncio.ensure_future(study.eval({"lr": lr}, 4)) for lr in (0.5, 0.25)]
-        await asked(study, 2)
+        await wait_for_trials(study, 2)
         await asyncio.to_thread(isolate, workers, study.id)
         with working(workers, study.id):
             assert [(await each).value for each in waiting] == [2.0, 1.0]
@@ -54,7 +54,7 @@ async def test_numbers_are_those_of_the_new_trials(server: str, workers: Workers
     async with await AsyncStudy.create(changed(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         waiting = asyncio.ensure_future(study.eval({"lr": 0.5, "bs": 8}, 20))
-        await asked(study, 3)
+        await wait_for_trials(study, 3)
         await asyncio.to_thread(isolate, workers, study.id)
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 2, 0.9)
@@ -66,11 +66,11 @@ async def test_numbers_are_those_of_the_new_trials(server: str, workers: Workers
 async def test_earlier_results_are_requested_anew(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         first = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
-        await asked(study, 1)
+        await wait_for_trials(study, 1)
         await train(workers, study, 0, 0.99)
         assert (await first).value == 0.99
         kept = asyncio.ensure_future(study.eval({"lr": 0.25}, 4))  # a client listens
-        await asked(study, 2)
+        await wait_for_trials(study, 2)
         await asyncio.to_thread(isolate, workers, study.id)
         await wait_until(lambda: all(trial.value is None for trial in study.trials))
         again = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
@@ -83,7 +83,7 @@ async def test_earlier_results_are_requested_anew(server: str, workers: Workers)
 async def test_more_steps_extend_the_isolated_trial(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         waiting = asyncio.ensure_future(study.eval({"lr": 0.5}, 4))
-        await asked(study, 1)
+        await wait_for_trials(study, 1)
         await asyncio.to_thread(isolate, workers, study.id)
         with working(workers, study.id):
             assert (await waiting).value == 2.0

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from built_models import image, trained_to
+from built_models import image, train_to
 from stacks import wait_for
 
 from stagetree.runtime.checkpoints import state_format
@@ -77,10 +77,10 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
 
 def train(model: Model, until: int) -> Model:
-    return trained_to(model, until, HP)
+    return train_to(model, until, HP)
 
 
-def granted(model: Model, until: int, told: Callable[[int], bool] = lambda step: True) -> Model:
+def train_by_grants(model: Model, until: int, told: Callable[[int], bool] = lambda step: True) -> Model:
     """Trained by as many steps at once as are granted."""
     while model.step < until:
         model.advance_some(HpTimeline(HP), until, told)
@@ -105,7 +105,7 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
     whole, metrics = image(model), model.evaluate()
     model.load(state_format.unpack(half), HpTimeline(HP), 3)
     model.evaluate()
-    assert image(granted(model, 6)) == whole
+    assert image(train_by_grants(model, 6)) == whole
     assert model.evaluate() == metrics
     pid = int(metrics["pid"] or 0)
     every = [psutil.Process(pid), *psutil.Process(pid).parents()[0].children(), psutil.Process(pid).parent()]
@@ -122,12 +122,12 @@ def test_two_ranks_under_torchrun(build: Build, capfd: pytest.CaptureFixture[str
 def test_a_grant_ends_where_it_is_cut_and_where_a_step_fails(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     slow = "    print('at', step)\n    time.sleep(0.2 * (step == 30))\n    assert step < 40\n"
     model, told = build("python -u", SCRIPT.replace("import os", "import time, os") + slow), list[int]()
-    granted(model, 20)
+    train_by_grants(model, 20)
     while model.step < 30:
         model.advance_some(HpTimeline(HP), 100, lambda step: bool(told.append(step)))
     assert told and max(told) <= 30 <= model.step <= 31  # the slow step is the last that was begun
     with pytest.raises(TrainerFailed, match="assert step < 40") as failed:
-        granted(model, 100)
+        train_by_grants(model, 100)
     assert model.step == 40
     assert (failed.value.kind, failed.value.error.splitlines()[0]) == ("exception", "In rank 0 of 1:")
     assert failed.value.signature == "AssertionError in <module>, walk.py:32"

@@ -29,14 +29,14 @@ def study(space: Json, tuner: Json = GRID, **fields: Any) -> StudySpec:
     return StudySpec.from_dict({**STUDY, "space": space, "tuner": tuner, **fields})
 
 
-def listed(*trials: tuple[Json, int]) -> StudySpec:
+def spec_of_trials(*trials: tuple[Json, int]) -> StudySpec:
     """The same trials, written one by one."""
     return StudySpec.from_dict(
         {**STUDY, "tuner": {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp, steps in trials]}}
     )
 
 
-def asked(spec: StudySpec) -> list[tuple[Json, int]]:
+def started_trials(spec: StudySpec) -> list[tuple[Json, int]]:
     """Configurations and steps of all that the study's tuner starts."""
     starts = TunerDriver(spec.to_json()).tuner.suggest_many(10_000)
     return [(dict(start.hp), start.steps) for start in starts if isinstance(start, Start)]
@@ -52,15 +52,17 @@ def test_a_ladder_costs_as_much_as_its_list() -> None:
     by_end = study(
         {"max_steps": {"end": "lr"}, "lr": {**WSD, "stable_until": {"choice": [1000, 2000, 4000, 8000]}, "decay": 200}}
     )
-    as_list = listed(*(({"lr": {**WSD, "stable_until": steps - 200, "decay": 200}}, steps) for steps in lengths))
-    assert asked(ladder) == asked(by_end) == asked(as_list)
+    as_list = spec_of_trials(
+        *(({"lr": {**WSD, "stable_until": steps - 200, "decay": 200}}, steps) for steps in lengths)
+    )
+    assert started_trials(ladder) == started_trials(by_end) == started_trials(as_list)
     assert {preview(each, slots=1)["unique"] for each in (ladder, by_end, as_list)} == {8797}
 
 
 def test_a_trial_ends_where_its_rate_stays_though_a_warmup_comes_to_it() -> None:
     """It was a step longer where `final` is `peak`, for the last step of the warm-up."""
     lr = {**WSD, "warmup": {"choice": [3, 4]}, "stable_until": 10, "decay": 5, "final": 0.01}
-    assert [steps for _, steps in asked(study({"max_steps": {"end": "lr"}, "lr": lr}))] == [2, 3]
+    assert [steps for _, steps in started_trials(study({"max_steps": {"end": "lr"}, "lr": lr}))] == [2, 3]
 
 
 @pytest.mark.slow
@@ -83,8 +85,8 @@ def test_any_ladder_is_the_list_of_its_trials(
         for part in (int(Fraction(ratio) * steps + Fraction(1, 2)) for ratio in ratios)
         for bs in (1, 2)
     ]
-    assert asked(ladder) == trials
-    costs = [preview(each, slots=2) for each in (ladder, listed(*trials))]
+    assert started_trials(ladder) == trials
+    costs = [preview(each, slots=2) for each in (ladder, spec_of_trials(*trials))]
     assert costs[0]["unique"] == costs[1]["unique"]
     assert costs[0]["makespan_steps"] == costs[1]["makespan_steps"]
 
@@ -94,9 +96,9 @@ def test_trials_of_all_lengths_share_a_curve_that_knows_none(family: str) -> Non
     """The longest trial, and the decays of the others."""
     lr = {"family": family, "peak": 0.1, "warmup": 10, "decay": fraction(0.2)}
     ladder = study({"max_steps": [100, 200, 400], "lr": lr})
-    assert [hp["lr"]["decay_start"] for hp, _ in asked(ladder)] == [80, 160, 320]
+    assert [hp["lr"]["decay_start"] for hp, _ in started_trials(ladder)] == [80, 160, 320]
     by_end = study({"max_steps": {"end": "lr"}, "lr": {**lr, "decay": 20, "decay_start": {"choice": [80, 160]}}})
-    assert [steps for _, steps in asked(by_end)] == [100, 180]
+    assert [steps for _, steps in started_trials(by_end)] == [100, 180]
     costs = preview(ladder, slots=1)
     assert (costs["requested"], costs["unique"]) == (700, 400 + 20 + 40)
     plain = preview(study({"max_steps": [100, 400], "lr": {"family": family, "peak": 0.1, "warmup": 10}}), slots=1)
@@ -105,7 +107,9 @@ def test_trials_of_all_lengths_share_a_curve_that_knows_none(family: str) -> Non
 
 def test_where_may_name_the_length() -> None:
     space = {"max_steps": [100, 200], "lr": [0.1, 0.2]}
-    assert [(hp["lr"]["value"], steps) for hp, steps in asked(study(space, where="max_steps == 200 or lr == 0.1"))] == [
+    assert [
+        (hp["lr"]["value"], steps) for hp, steps in started_trials(study(space, where="max_steps == 200 or lr == 0.1"))
+    ] == [
         (0.1, 100),
         (0.1, 200),
         (0.2, 200),
@@ -114,7 +118,7 @@ def test_where_may_name_the_length() -> None:
 
 def test_others_may_exist_for_some_lengths_only() -> None:
     space = {"max_steps": [100, 200], "lr": 0.1, "ema": {"value": 0.99, "when": {"max_steps": 200}}}
-    assert [sorted(hp) for hp, _ in asked(study(space))] == [["lr"], ["ema", "lr"]]
+    assert [sorted(hp) for hp, _ in started_trials(study(space))] == [["lr"], ["ema", "lr"]]
 
 
 def test_lengths_are_drawn_too() -> None:
@@ -122,16 +126,16 @@ def test_lengths_are_drawn_too() -> None:
         {"max_steps": {"randint": [50, 60]}, "lr": {"family": "cosine", "init": 0.1, "min": 0, "period": {"ratio": 1}}},
         {"kind": "random", "num_trials": 30, "sampling_seed": 3},
     )
-    found = asked(spec)
+    found = started_trials(spec)
     assert len(found) == 11  # all there are, none twice
     assert {steps for _, steps in found} == set(range(50, 61))
     assert all(hp["lr"]["period"] == steps for hp, steps in found)
-    assert asked(StudySpec.from_dict(spec.to_json())) == found
+    assert started_trials(StudySpec.from_dict(spec.to_json())) == found
 
 
 def test_known_configurations_say_their_length() -> None:
     tuner = {"kind": "random", "num_trials": 2, "first": [{"lr": 0.3, "max_steps": 70}]}
-    assert asked(study({"max_steps": [50, 60], "lr": {"uniform": [0, 1]}}, tuner))[0] == (
+    assert started_trials(study({"max_steps": [50, 60], "lr": {"uniform": [0, 1]}}, tuner))[0] == (
         {"lr": {"family": "constant", "value": 0.3}},
         70,
     )
@@ -167,8 +171,8 @@ def test_every_tuner_knows_fractions_of_its_length() -> None:
 
 
 def test_trials_know_them() -> None:
-    written = listed(({"lr": {**WSD, "warmup": 0, "decay": fraction(0.2)}}, 50))
-    assert asked(written) == [({"lr": Wsd(0.01, 0, 40, 10).to_json()}, 50)]
+    written = spec_of_trials(({"lr": {**WSD, "warmup": 0, "decay": fraction(0.2)}}, 50))
+    assert started_trials(written) == [({"lr": Wsd(0.01, 0, 40, 10).to_json()}, 50)]
 
 
 @given(ratio=st.floats(0.05, 0.5), number=st.integers(0, 2))
@@ -222,7 +226,7 @@ def test_one_cycle_is_that_of_torch(data: st.DataObject, total: int, shape: tupl
     """Without `down` it ended one step after torch's."""
     up = data.draw(st.integers(1, total - 2))
     cycle = {"family": "one_cycle", "max": 0.5, "init": 0.5 / 25, "final": 0.5 / 250_000, "shape": shape[1]}
-    [(hp, steps)] = asked(study({"lr": {**cycle, "up": up}}, {"kind": "grid", "max_steps": total}))
+    [(hp, steps)] = started_trials(study({"lr": {**cycle, "up": up}}, {"kind": "grid", "max_steps": total}))
     assert steps == total
     assert hp["lr"] == {**cycle, "up": up, "down": total - 1 - up}
     assert parse(hp["lr"]).take(total) == pytest.approx(torch_one_cycle(total, up, 0.5, shape[0]), rel=1e-9)
@@ -230,7 +234,7 @@ def test_one_cycle_is_that_of_torch(data: st.DataObject, total: int, shape: tupl
 
 def test_one_cycle_may_end_with_the_trial() -> None:
     spec = study({"lr": {"family": "one_cycle", "max": 0.1, "up": fraction(0.3)}}, {"kind": "grid", "max_steps": 50})
-    assert asked(spec) == [({"lr": OneCycle(0.1, 15, 34).to_json()}, 50)]
+    assert started_trials(spec) == [({"lr": OneCycle(0.1, 15, 34).to_json()}, 50)]
     assert advice(spec) == []
 
 
@@ -313,12 +317,12 @@ def test_the_price_of_a_choice_is_what_the_study_takes_less_without_it() -> None
     """Compared with the study that lists all trials but those."""
     spec = study({"max_steps": [40, 60, 80], "lr": {**WSD, "warmup": 5, "decay": {"choice": [5, 10]}}, "bs": [1, 2]})
     found = preview(spec, slots=1)
-    trials = asked(spec)
+    trials = started_trials(spec)
     assert {each["field"] for each in found["choices"]} == {"max_steps", "lr.stable_until", "lr.decay", "bs"}
     for each in found["choices"]:
         name = each["field"].split(".")
         has_it = [(steps if name == ["max_steps"] else _value_at(hp, name)) == each["value"] for hp, steps in trials]
-        others = listed(*(trial for trial, is_one in zip(trials, has_it, strict=True) if not is_one))
+        others = spec_of_trials(*(trial for trial, is_one in zip(trials, has_it, strict=True) if not is_one))
         assert each["trials"] == sum(has_it)
         assert each["steps"] == found["unique"] - preview(others, slots=1)["unique"]
 

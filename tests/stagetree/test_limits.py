@@ -25,7 +25,7 @@ def study(tuner: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**BASE, "space": {"lr": [0.1, 0.2]}, "tuner": tuner, **more}
 
 
-def drawn(**more: Any) -> dict[str, Any]:
+def random_study(**more: Any) -> dict[str, Any]:
     return study({"kind": "random", "num_trials": 2, "max_steps": 10}, **more)
 
 
@@ -58,7 +58,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "must change at most 10,000 times",
     ),
     "a skip over a billion half periods": (
-        drawn(space={"lr": skipping({"family": "cosine", "init": 1, "min": 0, "period": 2.5})}),
+        random_study(space={"lr": skipping({"family": "cosine", "init": 1, "min": 0, "period": 2.5})}),
         "space.lr.parts[0].skip",
         "must pass over at most 20,000 periods",
     ),
@@ -148,28 +148,32 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "must name at most 1,000 hyper-parameters",
     ),
     "free values inside": (
-        drawn(space={"lr": {"family": "values", "values": [TENTH] * 1001, "milestones": list(range(1, 1001))}}),
+        random_study(space={"lr": {"family": "values", "values": [TENTH] * 1001, "milestones": list(range(1, 1001))}}),
         "space",
         "must leave at most 1,000 values to choose, got 1,001",
     ),
     "a where that is a number": (
-        drawn(where="*".join(["9" * 900] * 2)),
+        random_study(where="*".join(["9" * 900] * 2)),
         "where",
         "must be true or false, got 9999",
     ),
     "a where that shows one": (
-        drawn(where="lr + " + "9" * 900 + " in 3"),
+        random_study(where="lr + " + "9" * 900 + " in 3"),
         "where",
         "this cannot be computed for",
     ),
     "arguments of nine megabytes": (
-        drawn(trainer_args={"a": "x" * 9 * 2**20}),
+        random_study(trainer_args={"a": "x" * 9 * 2**20}),
         "",
         "must be at most 1,048,576 bytes of JSON",
     ),
-    "aliases of aliases": (drawn(trainer_args={"a": alias_bomb()}), "", "must be at most 1,048,576 bytes of JSON"),
+    "aliases of aliases": (
+        random_study(trainer_args={"a": alias_bomb()}),
+        "",
+        "must be at most 1,048,576 bytes of JSON",
+    ),
     "a number that no float holds": (
-        drawn(space={"weight_decay": 10**400}),
+        random_study(space={"weight_decay": 10**400}),
         "space.weight_decay",
         "must be a number from -1.8e308 to 1.8e308",
     ),
@@ -179,7 +183,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "must stay a finite number, and is inf at step 499",
     ),
     "names that no terminal should be sent": (
-        drawn(space={"lr\x1b[2J": 0.1}),
+        random_study(space={"lr\x1b[2J": 0.1}),
         "space",
         "must name its hyper-parameters without control characters",
     ),
@@ -207,7 +211,7 @@ def test_a_where_may_meet_numbers_that_cannot_be_written() -> None:
 @pytest.mark.slow
 def test_nested_choices_are_fine_where_they_are_drawn_from() -> None:
     entry = {"family": "values", "values": [{"choice": list(range(10))}] * 12, "milestones": list(range(1, 12))}
-    spec = StudySpec.from_dict(drawn(space={"lr": entry}))
+    spec = StudySpec.from_dict(random_study(space={"lr": entry}))
     assert len(list(spec.configurations())) == 2
 
 

@@ -97,7 +97,7 @@ def value(written: Any) -> Any:
     return parse(written).at(0)
 
 
-def trained(trainer: Mixed, data: list[Any], sizes: list[int], first: int = 0, state: Any = None) -> list[Any]:
+def train(trainer: Mixed, data: list[Any], sizes: list[int], first: int = 0, state: Any = None) -> list[Any]:
     """From step `first` to the end, as a runner does it: the state, and the generator's."""
     trainer.setup({"data": value(data[max(first - 1, 0)]), "bs": sizes[max(first - 1, 0)]})
     if state is not None:
@@ -127,12 +127,12 @@ def test_a_split_equals_the_whole(
     with one_thread():
         seed_generators(0)
         whole = of(kind=kind, **how)
-        end = trained(whole, data, sizes)
+        end = train(whole, data, sizes)
         seed_generators(0)
-        middle = trained(of(kind=kind, **how), data[:broken], sizes[:broken])
+        middle = train(of(kind=kind, **how), data[:broken], sizes[:broken])
         for there in (of(kind=kind, **how), whole):
             seed_generators(9)
-            assert_equal(trained(there, data, sizes, broken, middle), end)
+            assert_equal(train(there, data, sizes, broken, middle), end)
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_a_pass_over_a_stream_gives_each_of_its_samples() -> None:
     orders = []
     for mixed in ("web", MIXES[2], MIXES[3]):
         trainer = Mixed()
-        trained(trainer, [mixed] * 20, [5] * 20)
+        train(trainer, [mixed] * 20, [5] * 20)
         web = [int(row[1]) for row in torch.cat(trainer.seen) if row[0] == 2]
         orders.append(web[:22])
     assert sorted(orders[0][:11]) == sorted(orders[0][11:]) == list(range(11))
@@ -176,7 +176,7 @@ def test_a_pass_over_a_stream_gives_each_of_its_samples() -> None:
 
 def test_noise_is_new_in_each_pass() -> None:
     trainer = Noisy(kind="samples")
-    trained(trainer, ["code"] * 3, [5] * 3)
+    train(trainer, ["code"] * 3, [5] * 3)
     rows_seen = torch.cat(trainer.seen)
     assert len({tuple(row.tolist()) for row in rows_seen}) == len(rows_seen) == 30
 
@@ -186,7 +186,7 @@ def test_a_data_seed_decides_order_and_mix() -> None:
     for seed in (0, 7, 7):
         trainer = Mixed()
         trainer.setup({"data_seed": seed})
-        trained(trainer, [MIXES[3]] * 2, [8, 8])
+        train(trainer, [MIXES[3]] * 2, [8, 8])
         seen.append(torch.cat(trainer.seen))
     assert torch.equal(seen[1], seen[2]) and not torch.equal(seen[0], seen[1])
 
@@ -242,7 +242,7 @@ def test_unmixable_data_is_refused() -> None:
     alone = Other(one)
     with pytest.raises(ValueError, match="data: train_data has no names of streams: give a dict"):
         alone.setup({"data": "web"})
-    (state, _), other_streams = trained(Mixed(), ["web"], [4]), Mixed(only="web")
+    (state, _), other_streams = train(Mixed(), ["web"], [4]), Mixed(only="web")
     other_streams.setup({"bs": 4})
     with pytest.raises(ValueError, match="the checkpoint is of the streams code, math, web, not web: begin anew"):
         other_streams.load_state_dict(state)
@@ -250,7 +250,7 @@ def test_unmixable_data_is_refused() -> None:
 
 def test_one_stream_needs_no_word_and_has_the_bits_of_its_name() -> None:
     said, unsaid = Mixed(), Mixed(only="web")
-    trained(said, ["web"] * 2, [4, 4])
+    train(said, ["web"] * 2, [4, 4])
     unsaid.setup({"bs": 4})
     for _ in range(2):
         unsaid.train()

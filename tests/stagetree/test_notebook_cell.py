@@ -14,7 +14,7 @@ RUNGS = [{"bracket": 0, "rung": 0, "steps": 2, "entered": 23, "arrived": 21, "fa
 LAST = {"kind": "stop", "trial": 19, "steps": 6, "reason": {"rung": 1, "rank": 5, "of": 9, "cut": 3}}
 
 
-def shown(slots: int = 1, **fields: Any) -> str:
+def cell_html(slots: int = 1, **fields: Any) -> str:
     running = [examples.UNDER_WAY | {"slot": f"cpu{number:02}"} for number in range(slots)]
     progress = examples.PROGRESS | {"running": running, "rungs": RUNGS, "last": LAST}
     counts = examples.STUDY["counts"] | {"failed": 2}
@@ -22,7 +22,7 @@ def shown(slots: int = 1, **fields: Any) -> str:
 
 
 def test_the_view_has_the_essential_lines() -> None:
-    text = shown()
+    text = cell_html()
     for part in (
         "elapsed, about 0:02 left",
         "2 failed",
@@ -32,25 +32,27 @@ def test_the_view_has_the_essential_lines() -> None:
     ):
         assert part in text
     trials = {"done": 23, "resting": 9, "expected": 40}
-    assert "23/40 <b style='color:red'>2 failed</b> 9 at rungs" in shown(
+    assert "23/40 <b style='color:red'>2 failed</b> 9 at rungs" in cell_html(
         progress=examples.PROGRESS | {"rungs": RUNGS, "trials": trials}
     )
-    assert "about" not in shown(state="completed", progress=examples.PROGRESS | {"seconds_left": None, "rungs": RUNGS})
+    assert "about" not in cell_html(
+        state="completed", progress=examples.PROGRESS | {"seconds_left": None, "rungs": RUNGS}
+    )
 
 
 def test_a_verification_is_distinguished_from_training() -> None:
     progress = examples.PROGRESS | {"running": [examples.UNDER_WAY | {"proof": "whole"}]}
-    assert "verifies 2 trials" in shown(progress=progress)
+    assert "verifies 2 trials" in cell_html(progress=progress)
 
 
 def test_slots_beyond_a_screen_are_counted() -> None:
-    assert "cpu15" in shown(18) and "cpu16" not in shown(18)
-    assert "and 2 more slots" in shown(18)
+    assert "cpu15" in cell_html(18) and "cpu16" not in cell_html(18)
+    assert "and 2 more slots" in cell_html(18)
 
 
 def test_text_of_others_is_text() -> None:
     wicked = "<script>alert(1)</script>"
-    text = shown(study=wicked, metric=wicked, error=wicked, tuner=wicked)
+    text = cell_html(study=wicked, metric=wicked, error=wicked, tuner=wicked)
     assert "<script" not in text
     assert text.count("&lt;script&gt;") == 4
 

@@ -23,7 +23,7 @@ matplotlib.use("Agg")
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def close_figures() -> Iterator[None]:
     yield
     pyplot.close("all")
 
@@ -96,27 +96,29 @@ def test_the_tree_has_one_line_for_shared_steps(results: Results) -> None:
 
 
 def test_the_rung_tree_has_one_line_for_shared_steps(results: Results) -> None:
-    results = won(results)
+    results = results_with_best(results)
     drawn = segments(results)
-    assert sum(each.trials for each in drawn) == sum(len(list(known(results, trial.trial))) for trial in results.trials)
+    assert sum(each.trials for each in drawn) == sum(
+        len(list(known_values(results, trial.trial))) for trial in results.trials
+    )
     assert max(each.trials for each in drawn) > 1 and drawn[-1].is_best
     widths = [line.get_linewidth() for line in results.plot.rung_tree().lines[: len(drawn)]]
     assert widths == [1 + math.log2(each.trials) for each in drawn]
 
 
-def won(results: Results) -> Results:
+def results_with_best(results: Results) -> Results:
     """The same, with the best trial named as the server names it."""
     best = {"trial": 0, "value": 0.9, "steps": 8, "hp": {}}
     study = StudyAnswer.from_json(results.study.to_json() | {"best": best})
     return Results(study, results.trials, results.events, results.nodes)
 
 
-def known(results: Results, trial: int) -> list[float]:
+def known_values(results: Results, trial: int) -> list[float]:
     return [value for value in results.curve(trial).values() if value is not None]
 
 
 def test_a_notebook_shows_the_rung_tree_without_a_script(results: Results) -> None:
-    shown = won(results)._repr_html_()
+    shown = results_with_best(results)._repr_html_()
     picture = ElementTree.fromstring(shown.partition("</p>")[2])
     assert "script" not in shown
     assert "trial 0: 0.9 at step 8" in "".join(picture.itertext()) and "2 trials share this" in shown
@@ -179,7 +181,7 @@ def test_nothing_to_draw_and_nothing_to_draw_with(results: Results, monkeypatch:
 
 def test_without_matplotlib_the_same_pictures_are_plotly_s(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many lines and bars, with the same numbers and widths."""
-    results = won(results)
+    results = results_with_best(results)
     for name in ("history", "curves", "rung_tree", "tree", "parallel"):
         lines = [line for line in getattr(results.plot, name)().lines if len(line.get_xdata()) and not is_upright(line)]
         with monkeypatch.context() as patch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from resuming import assert_equal, one_thread, seed_generators
-from test_sample_loading import CHANGES, Reading, closed  # noqa: F401 - a fixture
+from test_sample_loading import CHANGES, Reading, close_trainers  # noqa: F401 - a fixture
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.optim import SGD, Optimizer

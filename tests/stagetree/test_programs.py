@@ -71,7 +71,7 @@ def build(folder: Path) -> Iterator[Build]:
     forget()
 
 
-def expected(steps: int, scale: float = 1.0) -> float:
+def expected_value(steps: int, scale: float = 1.0) -> float:
     where, timeline = 3.0, HpTimeline(HP)
     for step in range(steps):
         where = where * 0.9 + scale * float(timeline.at(step)["lr"])
@@ -104,13 +104,13 @@ def starts(capfd: pytest.CaptureFixture[str]) -> list[tuple[int, int]]:
 def test_one_process_trains_a_stage_with_all_its_evaluations(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     model = build()
     train(model, 4, stop=LAST, evaluate=(4, 8, LAST))
-    assert model.evaluate() == {"where": expected(4)}
+    assert model.evaluate() == {"where": expected_value(4)}
     train(model, 8, stop=LAST, evaluate=(8, LAST))
-    assert model.evaluate() == {"where": expected(8)}
+    assert model.evaluate() == {"where": expected_value(8)}
     train(model, LAST, stop=LAST, evaluate=(LAST,))
-    assert model.evaluate() == {"where": expected(LAST)}
-    assert where(model) == expected(LAST)
-    assert model.evaluate() == {"where": expected(LAST)}
+    assert model.evaluate() == {"where": expected_value(LAST)}
+    assert where(model) == expected_value(LAST)
+    assert model.evaluate() == {"where": expected_value(LAST)}
     assert starts(capfd) == [(0, LAST)]
 
 
@@ -133,14 +133,14 @@ def test_results_equal_one_run_for_any_split(build: Build) -> None:
                 train(model, until, until + 3 if is_foreseen else until, (until,) if is_foreseen else ())
             elif action == "settle":
                 for step, metrics in model.settle(HpTimeline(HP)):
-                    assert metrics == {"where": pytest.approx(expected(step), abs=1e-12)}
+                    assert metrics == {"where": pytest.approx(expected_value(step), abs=1e-12)}
             elif action == "cut" and model.step:
                 train(model, model.step + 1, model.step + 4, (model.step + 1,))
                 train(model, model.step + steps)
             elif action == "evaluate":
-                assert model.evaluate() == {"where": pytest.approx(expected(model.step), abs=1e-12)}
+                assert model.evaluate() == {"where": pytest.approx(expected_value(model.step), abs=1e-12)}
             elif model.step:
-                assert where(model) == expected(model.step)
+                assert where(model) == expected_value(model.step)
             if action in ("reload", "copy") and model.step:
                 fd, size = model.save()
                 saved = state_format.unpack(os.pread(fd, size, 0))
@@ -149,7 +149,7 @@ def test_results_equal_one_run_for_any_split(build: Build) -> None:
                 other.load(saved, HpTimeline(HP), model.step)
                 model = other
         train(model, model.step + 2)
-        assert where(model) == expected(model.step)
+        assert where(model) == expected_value(model.step)
         model.trainer.close()
 
     holds()
@@ -162,7 +162,7 @@ def test_a_program_ended_by_sigterm_repeats_its_requested_steps(
     train(model, 3, stop=LAST, evaluate=(3,))
     model.settle(HpTimeline(HP))
     assert model.step == 3
-    assert where(model) == expected(3)
+    assert where(model) == expected_value(3)
     assert starts(capfd) == [(0, LAST), (0, 3)]
 
 
@@ -172,19 +172,19 @@ def test_a_program_that_is_asked_to_stop_is_where_its_checkpoint_is(build: Build
     time.sleep(0.12)
     model.settle(HpTimeline(HP))
     assert 2 <= model.step < LAST
-    assert where(model) == expected(model.step)
+    assert where(model) == expected_value(model.step)
 
 
 def test_metrics_before_its_checkpoint_are_reported(build: Build) -> None:
     """The runner went from step 2 to 12, and the evaluations at 4 and 8 were never on record."""
     model = build()
     train(model, 2, stop=LAST, evaluate=(2, 4, 8, LAST))
-    assert model.evaluate() == {"where": expected(2)}
+    assert model.evaluate() == {"where": expected_value(2)}
     wait_for("its checkpoint", lambda: [each for folder in _folders() for each in folder.glob("*/checkpoint")])
     passed = model.settle(HpTimeline(HP))
-    assert passed == [(4, {"where": expected(4)}), (8, {"where": expected(8)})]
-    assert model.evaluate() == {"where": expected(LAST)}
-    assert where(model) == expected(LAST)
+    assert passed == [(4, {"where": expected_value(4)}), (8, {"where": expected_value(8)})]
+    assert model.evaluate() == {"where": expected_value(LAST)}
+    assert where(model) == expected_value(LAST)
 
 
 def test_a_program_is_stopped_at_the_step_and_another_resumes(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +192,7 @@ def test_a_program_is_stopped_at_the_step_and_another_resumes(build: Build, capf
     model = build(seconds=0.05)
     train(model, 1, stop=LAST, evaluate=(1,))
     train(model, 11)
-    assert where(model) == expected(11)
+    assert where(model) == expected_value(11)
     (first, second) = starts(capfd)
     assert first == (0, LAST)
     assert second == (second[0], 11)
@@ -209,7 +209,7 @@ def test_a_checkpoint_may_be_a_folder(build: Build) -> None:
     assert sorted(state["trainer"]["checkpoint"]["files"]) == ["deep/part", "empty"]
     other.load(state, HpTimeline(HP), 4)
     train(other, LAST)
-    assert other.evaluate() == {"where": expected(LAST)}
+    assert other.evaluate() == {"where": expected_value(LAST)}
 
 
 @pytest.mark.slow
@@ -232,20 +232,20 @@ def test_a_distributed_checkpoint_of_torch_is_the_same_each_time(build: Build) -
     assert differences.first_difference(*(differences.leaves(each.state()["trainer"]) for each in (one, other))) == ""
     other.load(state, HpTimeline(HP), 2)
     train(other, 4, stop=4, evaluate=(4,))
-    assert other.evaluate() == {"where": pytest.approx(expected(4), abs=1e-6)}
+    assert other.evaluate() == {"where": pytest.approx(expected_value(4), abs=1e-6)}
 
 
 def test_a_programs_logged_values_are_means(build: Build) -> None:
     model = build()
     train(model, 4)
-    assert model.logged_means() == {"at": pytest.approx(sum(map(expected, range(1, 5))) / 4)}
+    assert model.logged_means() == {"at": pytest.approx(sum(map(expected_value, range(1, 5))) / 4)}
     assert model.logged_means() == {}
 
 
 def test_arguments_reach_the_program(build: Build) -> None:
     model = build(scale=2.5)
     train(model, 4)
-    assert where(model) == expected(4, scale=2.5)
+    assert where(model) == expected_value(4, scale=2.5)
 
 
 # ------------------------------------------------------------------------------------------------ what goes wrong

@@ -21,7 +21,7 @@ class Grouped(Reading):
         return AdamW(groups, lr=hp["lr"])
 
 
-def grouped(groups: Any, *, changes: tuple[dict[str, Any], ...] = ()) -> list[tuple[float, float]]:
+def group_values(groups: Any, *, changes: tuple[dict[str, Any], ...] = ()) -> list[tuple[float, float]]:
     trainer = Grouped()
     trainer.groups = groups
     for hp in ({"lr": 0.0, "weight_decay": 0.0}, {"lr": 0.01, "weight_decay": 0.1}, *changes):
@@ -40,9 +40,9 @@ def grouped(groups: Any, *, changes: tuple[dict[str, Any], ...] = ()) -> list[tu
     ],
 )
 def test_rates_that_differ_by_group_are_scaled(groups: Any, wanted: list[tuple[float, float]]) -> None:
-    assert grouped(groups) == [pytest.approx(each) for each in wanted]
+    assert group_values(groups) == [pytest.approx(each) for each in wanted]
     again = ({"lr": 0.3}, {"lr": 0.01})
-    assert grouped(groups, changes=again) == grouped(groups)  # the same to the bit, after any values between
+    assert group_values(groups, changes=again) == group_values(groups)  # the same to the bit, after any values between
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_name_that_no_group_has() -> None:
 )
 def test_ambiguous_rates_are_refused(groups: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        grouped(groups)
+        group_values(groups)
 
 
 def test_groups_of_an_optimizer_that_looks_at_no_study_keep_their_multiples_of_its_own_rate() -> None:

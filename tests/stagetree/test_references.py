@@ -39,12 +39,12 @@ def study(space: Json, tuner: Json = GRID, **fields: Any) -> StudySpec:
     return StudySpec.from_dict({**STUDY, "space": space, "tuner": tuner, **fields})
 
 
-def asked(spec: StudySpec) -> list[tuple[Json, int]]:
+def started_trials(spec: StudySpec) -> list[tuple[Json, int]]:
     starts = TunerDriver(spec.to_json()).tuner.suggest_many(10_000)
     return [(dict(start.hp), start.steps) for start in starts if isinstance(start, Start)]
 
 
-def listed(trials: list[tuple[Json, int]]) -> StudySpec:
+def spec_of_trials(trials: list[tuple[Json, int]]) -> StudySpec:
     return StudySpec.from_dict(
         {**STUDY, "tuner": {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp, steps in trials]}}
     )
@@ -82,9 +82,9 @@ def test_a_study_with_references_is_the_one_with_its_numbers(
                 own = parse({**WSD, "peak": peak, "stable_until": steps - decay, "decay": decay}).to_json()
                 follows = literal(own, [*BOUND])
                 trials.append(({name: follows.get(name, own) for name in names}, steps))
-    assert asked(bound) == trials
-    assert asked(StudySpec.from_dict(bound.to_json())) == trials
-    costs = [preview(each, slots=2) for each in (bound, listed(trials))]
+    assert started_trials(bound) == trials
+    assert started_trials(StudySpec.from_dict(bound.to_json())) == trials
+    costs = [preview(each, slots=2) for each in (bound, spec_of_trials(trials))]
     for field in ("requested", "unique", "makespan_steps"):
         assert costs[0][field] == costs[1][field]
 
@@ -134,11 +134,11 @@ def test_suggestions_are_read_in_a_space_with_references() -> None:
 
 def test_listed_trials_know_references() -> None:
     lr = {**WSD, "decay": fraction(0.2)}
-    spec = listed([({"lr": lr, **BOUND}, 50)])
-    [(hp, _)] = asked(spec)
+    spec = spec_of_trials([({"lr": lr, **BOUND}, 50)])
+    [(hp, _)] = started_trials(spec)
     assert hp == {**literal(hp["lr"], [*BOUND]), "lr": hp["lr"]}
     with pytest.raises(SpecError) as caught:
-        listed([({"lr": 0.1, **BOUND}, 50)])
+        spec_of_trials([({"lr": 0.1, **BOUND}, 50)])
     assert caught.value.problems[0].field == "tuner.trials[0].hp.data.milestones[0].of"
 
 
@@ -150,7 +150,10 @@ def test_one_may_follow_from_one_that_follows() -> None:
         "lr": {**WSD, "decay": {"choice": [4, 8]}},
     }
     space["c"]["values"] = [1, 2, 3]
-    found = [(hp["a"]["milestones"], hp["c"]["milestones"]) for hp, _ in asked(study(space, {**GRID, "max_steps": 40}))]
+    found = [
+        (hp["a"]["milestones"], hp["c"]["milestones"])
+        for hp, _ in started_trials(study(space, {**GRID, "max_steps": 40}))
+    ]
     assert found == [([18], [36, 40]), ([16], [32, 40])]
 
 

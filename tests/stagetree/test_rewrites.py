@@ -26,7 +26,7 @@ def spec(space: Any, **fields: Any) -> StudySpec:
     return StudySpec.from_dict({**study, "space": space, **fields})
 
 
-def found(space: Any, **fields: Any) -> dict[str, Rewrite]:
+def rewrites_by_name(space: Any, **fields: Any) -> dict[str, Rewrite]:
     return {each.name: each for each in rewrites(spec(space, **fields))}
 
 
@@ -44,7 +44,7 @@ def test_lengths_share_a_trunk_where_schedules_were_stretched_over_each(schedule
 
 def test_lengths_that_a_schedule_lists_become_those_of_the_trials() -> None:
     schedule = LINEAR | {"steps": {"choice": LENGTHS}}
-    rewritten = found({"lr": schedule, "max_steps": {"end": "lr"}})["horizon"].spec
+    rewritten = rewrites_by_name({"lr": schedule, "max_steps": {"end": "lr"}})["horizon"].spec
     assert rewritten.space is not None and rewritten.space["max_steps"] == LENGTHS
     assert plan_study(rewritten).unique == pytest.approx(4600, abs=3)  # type: ignore[union-attr]
 
@@ -68,7 +68,7 @@ def test_one_peak_is_the_middle_one() -> None:
     assert offered["peak"]["trials"] == 2 and offered["peak"]["study"]["space"]["lr"]["peak"] == 0.2
     drawn = WSD | {"peak": {"loguniform": [0.01, 1.0]}}
     random = {"kind": "random", "num_trials": 6}
-    assert found({"lr": drawn, "max_steps": 100}, tuner=random)["peak"].spec.space["lr"]["peak"] == 0.1  # type: ignore[index]
+    assert rewrites_by_name({"lr": drawn, "max_steps": 100}, tuner=random)["peak"].spec.space["lr"]["peak"] == 0.1  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_nothing_is_offered_that_saves_nothing_or_compares_nothing(space: Any, f
 
 def test_a_where_on_a_replaced_parameter_prevents_the_rewrite() -> None:
     schedule = LINEAR | {"init": {"choice": [0.1, 0.2]}}
-    assert "horizon" in found({"lr": schedule, "max_steps": LENGTHS})
-    assert "horizon" not in found({"lr": schedule, "max_steps": LENGTHS}, where="lr.init > 0.1")
+    assert "horizon" in rewrites_by_name({"lr": schedule, "max_steps": LENGTHS})
+    assert "horizon" not in rewrites_by_name({"lr": schedule, "max_steps": LENGTHS}, where="lr.init > 0.1")
 
 
 @max_examples(25)

@@ -26,7 +26,7 @@ MADE: list[TorchTrainer] = []
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def close_trainers() -> Iterator[None]:
     """No trainer is left to the collector, which would wait for its workers."""
     yield
     while MADE:
@@ -76,7 +76,7 @@ class Reading(TorchTrainer):
 CHANGES = [{"lr": 0.1, "bs": 4, "strength": 0.0}, {}, {"bs": 7}, {"strength": 2.0}, {"bs": 3}, {}]
 
 
-def trained(first: int, last: int, state: Any = None, **how: Any) -> Reading:
+def train(first: int, last: int, state: Any = None, **how: Any) -> Reading:
     """From `first` to `last`, resumed from a state and a generator."""
     seed_generators(1)
     trainer = Reading(**how)
@@ -92,7 +92,7 @@ def trained(first: int, last: int, state: Any = None, **how: Any) -> Reading:
     return trainer
 
 
-def kept(trainer: Reading) -> tuple[Any, Tensor]:
+def saved_state(trainer: Reading) -> tuple[Any, Tensor]:
     return deepcopy(trainer.state_dict()), torch.get_rng_state()
 
 
@@ -101,13 +101,13 @@ def kept(trainer: Reading) -> tuple[Any, Tensor]:
 @pytest.mark.parametrize("more", [{"batches_per_step": 4}, {"batches_per_step": 4, "micro_batch_size": 2}])
 def test_workers_change_nothing(how: dict[str, Any], more: dict[str, Any]) -> None:
     with one_thread():
-        alone = trained(0, 6, **more)
-        ahead = trained(0, 6, **how, **more)
+        alone = train(0, 6, **more)
+        ahead = train(0, 6, **how, **more)
         assert all(map(torch.equal, alone.seen, ahead.seen)) and len(alone.seen) == len(ahead.seen)
-        assert_equal(kept(alone)[0], kept(ahead)[0])
-        middle = kept(trained(0, 3, **how, **more))
-        assert_equal(kept(trained(3, 6, middle, **how, **more))[0], kept(ahead)[0])
-        assert_equal(kept(trained(3, 6, middle, **more))[0], kept(ahead)[0])
+        assert_equal(saved_state(alone)[0], saved_state(ahead)[0])
+        middle = saved_state(train(0, 3, **how, **more))
+        assert_equal(saved_state(train(3, 6, middle, **how, **more))[0], saved_state(ahead)[0])
+        assert_equal(saved_state(train(3, 6, middle, **more))[0], saved_state(ahead)[0])
 
 
 class Silent(Reading):
@@ -122,19 +122,19 @@ class Silent(Reading):
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"data": TensorDataset(torch.zeros(23, 4))}])
 def test_training_draws_as_if_nothing_was_read(how: dict[str, Any]) -> None:
-    def drawn() -> Any:
+    def generator_states() -> Any:
         return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
     trainer = Silent(**how)
     trainer.setup({"lr": 0.1})
-    before = drawn()
+    before = generator_states()
     trainer.train()
     trainer.evaluate()
-    assert drawn() == before
+    assert generator_states() == before
 
 
 def test_a_hyper_parameter_of_the_transform_reaches_the_workers() -> None:
-    trainer = trained(0, 4, num_workers=2, batches_per_step=2)
+    trainer = train(0, 4, num_workers=2, batches_per_step=2)
     assert trainer.seen[-1][:, 3].min() >= 2.0 > trainer.seen[-3][:, 3].min()
 
 
@@ -228,12 +228,12 @@ def test_an_order_of_ones_own() -> None:
 @settings(max_examples=50, deadline=None)
 @given(samples=st.integers(1, 5_000), seed=st.integers(0, 2**40), cut=st.integers(0, 5_000), size=st.integers(1, 64))
 def test_an_order_that_takes_no_memory_is_a_permutation(samples: int, seed: int, cut: int, size: int) -> None:
-    def made() -> Indices:
+    def make_order() -> Indices:
         return shuffle(samples, Generator().manual_seed(seed), large=1)
 
-    whole = made()[:].tolist()
-    assert sorted(whole) == list(range(samples)) and len(made()) == samples
-    assert made()[cut : cut + size].tolist() == whole[cut : cut + size]
+    whole = make_order()[:].tolist()
+    assert sorted(whole) == list(range(samples)) and len(make_order()) == samples
+    assert make_order()[cut : cut + size].tolist() == whole[cut : cut + size]
 
 
 def test_such_an_order_is_as_good_as_one_that_is_drawn() -> None:
@@ -266,10 +266,10 @@ class Many:
 
 
 def test_a_large_data_set_is_gone_through_without_a_permutation() -> None:
-    half = trained(0, 3, data=Many(), batches_per_step=2)
-    resumed = trained(3, 6, kept(half), data=Many(), batches_per_step=2)
-    whole = trained(0, 6, data=Many(), batches_per_step=2)
-    assert_equal(kept(resumed)[0], kept(whole)[0])
+    half = train(0, 3, data=Many(), batches_per_step=2)
+    resumed = train(3, 6, saved_state(half), data=Many(), batches_per_step=2)
+    whole = train(0, 6, data=Many(), batches_per_step=2)
+    assert_equal(saved_state(resumed)[0], saved_state(whole)[0])
     old = {name: value for name, value in half.state_dict().items() if name != "order"}
     with pytest.raises(ValueError, match="another order of the data than this version has"):
         whole.load_state_dict(old)
@@ -327,13 +327,13 @@ def test_late_draws_are_unchanged(draw: Any) -> None:
     class OneByOne(Late):
         __getitems__ = None
 
-    def seen(data: Any, **how: Any) -> Tensor:
+    def seen_samples(data: Any, **how: Any) -> Tensor:
         trainer = Still(data=data, batches_per_step=6, **how)
         trainer.setup({"lr": 0.1, "bs": 4})
         trainer.train()
         return torch.cat(trainer.seen)
 
-    assert torch.equal(seen(Late()), seen(OneByOne(), micro_batch_size=1))
+    assert torch.equal(seen_samples(Late()), seen_samples(OneByOne(), micro_batch_size=1))
 
 
 def test_a_requested_seed_counts_as_a_draw() -> None:

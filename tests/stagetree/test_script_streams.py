@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from built_models import image
-from walking_scripts import DRAWING, HP, SCRIPT, trained
+from walking_scripts import DRAWING, HP, SCRIPT, train_walk
 
 from stagetree import attach
 from stagetree.runtime.checkpoints import state_format
@@ -62,12 +62,12 @@ MIXING = STREAMING.replace("run.stream(Numbers())", 'run.stream({"a": Numbers(),
 @pytest.mark.parametrize("broken", [1, 5, 6])
 @pytest.mark.parametrize("script", [STREAMING, MIXING], ids=["stream", "mix"])
 def test_the_place_in_a_stream_goes_with_the_state(build: Any, script: str, broken: int) -> None:
-    whole, half = trained(build(script), 9), trained(build(script), broken)
+    whole, half = train_walk(build(script), 9), train_walk(build(script), broken)
     middle = image(half)
     for other in (build(script), whole):
         end = image(whole)
         other.load(state_format.unpack(middle), HpTimeline(HP), broken)
-        assert image(other) == middle and image(trained(other, 9)) == end
+        assert image(other) == middle and image(train_walk(other, 9)) == end
 
 
 LOADING = DRAWING.replace("loader = DataLoader(", "batches = run.stream(loader := StatefulDataLoader(").replace(
@@ -80,17 +80,17 @@ LOADING = LOADING.replace("for batch in loader:", "for batch in [next(batches)]:
 QUIET = LOADING.replace("self.rng.normal()", "index")
 
 
-def held(model: Model) -> dict[str, str]:
+def held_digests(model: Model) -> dict[str, str]:
     """What the script has beside its state."""
     return digest_held_values(model.trainer, code_modules(str(model.trainer.file)))  # type: ignore[attr-defined]
 
 
 def stray(model: Model) -> list[str]:
     """The values that do not return with the state of step 2, once the model was trained further."""
-    trained(model, 2)
-    middle, before = image(model), held(model)
-    trained(model, 5).load(state_format.unpack(middle), HpTimeline(HP), 2)
-    return differing_names(before, held(model))
+    train_walk(model, 2)
+    middle, before = image(model), held_digests(model)
+    train_walk(model, 5).load(state_format.unpack(middle), HpTimeline(HP), 2)
+    return differing_names(before, held_digests(model))
 
 
 @pytest.mark.parametrize(

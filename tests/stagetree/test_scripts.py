@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from built_models import image
-from walking_scripts import HP, SCRIPT, TWO, trained
+from walking_scripts import HP, SCRIPT, TWO, train_walk
 
 from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.failures import TrainerFailed
@@ -21,45 +21,45 @@ EXAMPLE = ROOT / "examples/script/train.py"
 
 
 def test_split_equals_whole(build: Any) -> None:
-    whole = trained(build(SCRIPT, scale=2.0), 12)
+    whole = train_walk(build(SCRIPT, scale=2.0), 12)
     assert whole.evaluate()["where"] > 0
-    half = image(trained(build(SCRIPT, scale=2.0), 5))
+    half = image(train_walk(build(SCRIPT, scale=2.0), 5))
     gone_on = build(SCRIPT, scale=2.0)
     gone_on.load(state_format.unpack(half), HpTimeline(HP), 5)
-    assert image(trained(gone_on, 12)) == image(whole)
+    assert image(train_walk(gone_on, 12)) == image(whole)
     whole.load(state_format.unpack(half), HpTimeline(HP), 5)  # back, in the same object
-    assert image(trained(whole, 12)) == image(gone_on)
+    assert image(train_walk(whole, 12)) == image(gone_on)
 
 
 def test_two_models_of_one_script_do_not_meet(build: Any) -> None:
     one, other = build(SCRIPT, scale=1.0), build(SCRIPT, scale=10.0)
     for step in range(1, 5):
-        trained(one, step)
-        trained(other, step)
+        train_walk(one, step)
+        train_walk(other, step)
     assert other.evaluate()["where"] > 3 * one.evaluate()["where"]
-    assert one.evaluate() == trained(build(SCRIPT, scale=1.0), 4).evaluate()
+    assert one.evaluate() == train_walk(build(SCRIPT, scale=1.0), 4).evaluate()
 
 
 def test_a_fork_continues_the_script(build: Any) -> None:
     """As the check does, which trains each way in a process of its own."""
-    model = trained(build(SCRIPT), 3)
+    model = train_walk(build(SCRIPT), 3)
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(writing, repr(trained(model, 6).evaluate()["where"]).encode())
+        os.write(writing, repr(train_walk(model, 6).evaluate()["where"]).encode())
         os._exit(0)
     os.waitpid(pid, 0)
-    assert float(os.read(reading, 100)) == trained(model, 6).evaluate()["where"]
+    assert float(os.read(reading, 100)) == train_walk(model, 6).evaluate()["where"]
 
 
 def test_a_script_gets_the_step_and_the_values(build: Any) -> None:
     text = SCRIPT.replace("where += ", "where = where * 100 + step + hp['lr'] if step < 3 else 0 and ")
-    assert trained(build(text), 3).evaluate()["where"] == ((0.5) * 100 + 1.49) * 100 + 2.48
+    assert train_walk(build(text), 3).evaluate()["where"] == ((0.5) * 100 + 1.49) * 100 + 2.48
 
 
 def test_a_closed_script_ends(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
     head, _, loop = SCRIPT.partition("for step")
     inside = ("for step" + loop).replace("\n", "\n    ").rstrip()
-    model = trained(build(f"{head}try:\n    {inside}\nfinally:\n    print('ended')\n"), 2)
+    model = train_walk(build(f"{head}try:\n    {inside}\nfinally:\n    print('ended')\n"), 2)
     model.trainer.close()
     model.trainer.close()
     assert capsys.readouterr().out == "ended\n"
@@ -100,24 +100,24 @@ def test_an_argument_that_it_does_not_take(build: Any) -> None:
 
 
 def test_an_error_in_its_loop_is_its_users(build: Any) -> None:
-    model = trained(build(SCRIPT.replace("    where +=", "    assert step < 2\n    where +=")), 2)
+    model = train_walk(build(SCRIPT.replace("    where +=", "    assert step < 2\n    where +=")), 2)
     with pytest.raises(TrainerFailed, match="assert step < 2"):
-        trained(model, 3)
+        train_walk(model, 3)
     with pytest.raises(TrainerFailed, match="has ended"):
-        trained(model, 3)
+        train_walk(model, 3)
 
 
 def test_a_loop_that_is_left_early(build: Any) -> None:
     model = build(SCRIPT + "    if step == 2:\n        break\n")
     with pytest.raises(TrainerFailed, match=r"it must loop over run.steps\(\) for as long as"):
-        trained(model, 4)
+        train_walk(model, 4)
 
 
 def test_an_error_between_steps_leaves_the_loop_as_it_is(build: Any) -> None:
-    model = trained(build(SCRIPT.replace('{"where": where})\nfor', '{"where": where / (where > 1)})\nfor')), 1)
+    model = train_walk(build(SCRIPT.replace('{"where": where})\nfor', '{"where": where / (where > 1)})\nfor')), 1)
     with pytest.raises(TrainerFailed, match="ZeroDivisionError"):
         model.evaluate()
-    assert trained(model, 20).evaluate()["where"] > 1
+    assert train_walk(model, 20).evaluate()["where"] > 1
 
 
 STREAMED = """
@@ -136,7 +136,7 @@ run.stream(Data([1, 2, 3]))
 def test_unsaveable_values_are_named_by_the_scripts_variable(build: Any, streams: str) -> None:
     """It was `state['trainer']['state']['seen']`, a place that no script has."""
     text = SCRIPT.replace('{"where": where}, load', '{"where": where, "seen": {1, 2}}, load')
-    model = trained(build(text.replace("for step", f"{streams}for step")), 1, HP)
+    model = train_walk(build(text.replace("for step", f"{streams}for step")), 1, HP)
     with pytest.raises(TrainerFailed) as failed:
         model.save()
     assert failed.value.error == 'save()["seen"] is a set; write list(seen)'
@@ -164,7 +164,7 @@ def test_unsaveable_values_are_named_by_the_scripts_variable(build: Any, streams
     ],
 )
 def test_values_that_a_script_read_are_known(build: Any, reads: str, unread: list[str]) -> None:
-    model = trained(build(SCRIPT.replace('hp["lr"]', f"({reads})")), 3, TWO)
+    model = train_walk(build(SCRIPT.replace('hp["lr"]', f"({reads})")), 3, TWO)
     assert model.trainer.unread() == unread  # type: ignore[attr-defined]
 
 

@@ -83,7 +83,7 @@ class Changed(Streaming):
 SIZES = [3, 3, 5, 2, 7, 4]
 
 
-def trained(trainer: Streaming, first: int, last: int, state: Any = None, sizes: Any = SIZES) -> Streaming:
+def train(trainer: Streaming, first: int, last: int, state: Any = None, sizes: Any = SIZES) -> Streaming:
     """From `first` to `last`, resumed from a state and a generator; measured and saved after each step."""
     seed_generators(1)
     trainer.setup({"bs": sizes[max(first - 1, 0)]} if sizes else {})
@@ -98,22 +98,22 @@ def trained(trainer: Streaming, first: int, last: int, state: Any = None, sizes:
     return trainer
 
 
-def kept(trainer: Streaming) -> list[Any]:
+def saved_state(trainer: Streaming) -> list[Any]:
     return [deepcopy(trainer.state_dict()), torch.get_rng_state()]
 
 
 def assert_split_equals_whole(make: Any, broken: int, steps: int = len(SIZES), sizes: Any = SIZES) -> None:
     with one_thread():
         seed_generators(0)
-        whole = trained(make(), 0, steps, sizes=sizes)
-        end = kept(whole)
+        whole = train(make(), 0, steps, sizes=sizes)
+        end = saved_state(whole)
         seed_generators(0)
-        half = trained(make(), 0, broken, sizes=sizes)
-        middle = kept(half)
+        half = train(make(), 0, broken, sizes=sizes)
+        middle = saved_state(half)
         assert_plain(middle[0])
         for there in (make(), whole):  # another one, and one that was elsewhere
-            resumed = trained(there, broken, steps, middle, sizes)
-            assert_equal(kept(resumed), end)
+            resumed = train(there, broken, steps, middle, sizes)
+            assert_equal(saved_state(resumed), end)
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_split_equals_whole(broken: int, length: int, kind: type[Streaming], how
 
 
 def test_each_pass_has_every_sample_once() -> None:
-    trainer = trained(Streaming(Buffered(10), batches_per_step=1), 0, 8, sizes=[4] * 8)
+    trainer = train(Streaming(Buffered(10), batches_per_step=1), 0, 8, sizes=[4] * 8)
     numbers = [int(row[0]) for batch in trainer.seen for row in batch]
     assert [sorted(numbers[first : first + 10]) for first in (0, 10)] == [list(range(10))] * 2
     assert [len(batch) for batch in trainer.seen[:6]] == [4, 4, 2] * 2
@@ -137,22 +137,22 @@ def test_each_pass_has_every_sample_once() -> None:
 
 
 def test_samples_too_few_for_a_batch_are_left_out() -> None:
-    trainer = trained(Streaming(Buffered(10), batches_per_step=1, drop_last=True), 0, 5, sizes=[4] * 5)
+    trainer = train(Streaming(Buffered(10), batches_per_step=1, drop_last=True), 0, 5, sizes=[4] * 5)
     assert [len(batch) for batch in trainer.seen] == [4] * 5 and (trainer.epoch, trainer.offset) == (2, 4)
     with pytest.raises(ValueError, match=r"a pass over a stream .Buffered. gave 10 items, and a batch has 11"):
-        trained(trainer, 0, 1, sizes=[11])
+        train(trainer, 0, 1, sizes=[11])
 
 
 def test_training_draws_as_if_nothing_was_read() -> None:
-    def drawn() -> Any:
+    def generator_states() -> Any:
         return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
     trainer = Changed()
     trainer.loss = lambda batch: trainer.model[0].weight.sum()  # type: ignore[method-assign]
     trainer.setup({})
-    before = drawn()
+    before = generator_states()
     trainer.train()
-    assert drawn() == before
+    assert generator_states() == before
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_an_order_that_would_not_be_used_is_refused() -> None:
 
 def test_a_stream_that_is_empty_ends_nowhere_but_in_an_error() -> None:
     with pytest.raises(ValueError, match=r"a pass over a stream \(Buffered\) gave 0 items"):
-        trained(Streaming(Buffered(0)), 0, 1)
+        train(Streaming(Buffered(0)), 0, 1)
 
 
 def test_the_number_of_workers_is_kept_with_the_place() -> None:
-    state = trained(Streaming(Buffered(num_workers=2)), 0, 1).state_dict()
+    state = train(Streaming(Buffered(num_workers=2)), 0, 1).state_dict()
     with pytest.raises(ValueError, match=r"read by 2 workers up to here, and would be by 4 .* belongs in trainer_args"):
-        trained(Streaming(Buffered(num_workers=4)), 1, 2, (state, torch.get_rng_state()))
+        train(Streaming(Buffered(num_workers=4)), 1, 2, (state, torch.get_rng_state()))
 
 
 def test_a_place_in_other_data_is_refused() -> None:
@@ -195,12 +195,12 @@ def test_a_place_in_other_data_is_refused() -> None:
 
     for one, other in ((Indexed(), Streaming()), (Streaming(), Indexed())):
         with pytest.raises(ValueError, match="data was read in another way: begin the study anew"):
-            trained(other, 1, 2, kept(trained(one, 0, 1)))
+            train(other, 1, 2, saved_state(train(one, 0, 1)))
 
 
 def test_models_that_stream_are_not_packed() -> None:
     with pytest.raises(NotPackable, match="its data is a stream"):
-        require_packable(trained(Streaming(), 0, 1))
+        require_packable(train(Streaming(), 0, 1))
 
 
 # Data sets of other libraries ----------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_an_iterable_data_set_of_hugging_face_is_a_stream(broken: int) -> None:
         return Rows(whole.to_iterable_dataset(num_shards=4).shuffle(seed=3, buffer_size=1))
 
     if broken == 1:
-        orders = trained(make(), 0, 6, sizes=[4] * 6).seen
+        orders = train(make(), 0, 6, sizes=[4] * 6).seen
         assert not torch.equal(torch.cat(orders[:4]), torch.cat(orders[8:12]))  # it hears of the epoch
     assert_split_equals_whole(make, broken)
 

@@ -70,7 +70,7 @@ async def wait_until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def asked(study: AsyncStudy, trials: int) -> None:
+async def wait_for_trials(study: AsyncStudy, trials: int) -> None:
     """Wait until the server has this many trials."""
     async with asyncio.timeout(60):
         while len(await trials_of(study)) < trials:
@@ -99,7 +99,7 @@ async def test_requests_of_one_moment_are_one_call(server: str, workers: Workers
     transport = Counting()
     async with await AsyncStudy.create(FIELDS, url=server, transport=transport) as study:
         results = asyncio.ensure_future(wait_all(study.eval({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3, 0.2)))
-        await asked(study, 3)
+        await wait_for_trials(study, 3)
         for trial in (2, 0, 1):
             await train(workers, study, trial, trial / 10)
         found = await results
@@ -135,7 +135,7 @@ async def test_the_result_of_a_trial_with_repeats_is_their_mean(server: str, wor
     """It was that of the first one, as soon as that was measured."""
     async with await AsyncStudy.create(FIELDS | {"repeats": 2}, url=server) as study:
         result = asyncio.ensure_future(study.eval({"lr": 0.1}, 5))
-        await asked(study, 1)
+        await wait_for_trials(study, 1)
         for repeat, value in ((0, 0.25), (1, 0.75)):
             await asyncio.sleep(0.2)
             assert not result.done()
@@ -143,12 +143,12 @@ async def test_the_result_of_a_trial_with_repeats_is_their_mean(server: str, wor
         assert await result == Result(0, 5, 0.5, {"accuracy": 0.5})
     async with await AsyncStudy.create(FIELDS | {"repeats": 3}, url=server) as study:
         result = asyncio.ensure_future(study.eval({"lr": 0.1}, 5))
-        await asked(study, 1)
+        await wait_for_trials(study, 1)
         await asyncio.to_thread(measure, workers, study, 2, 2.0)  # no event of this study says what the others came to
         assert await result == Result(0, 5, 1.0, {"accuracy": 1.0})
     async with await AsyncStudy.create(FIELDS | {"repeats": 2}, url=server) as study:
         failing = asyncio.ensure_future(study.eval({"lr": 0.2}, 5))
-        await asked(study, 1)
+        await wait_for_trials(study, 1)
         for repeat, loss in ((0, None), (1, 0.5)):
             await asyncio.to_thread(measure, workers, study, repeat, loss)
         with pytest.raises(TrialFailed):
@@ -158,7 +158,7 @@ async def test_the_result_of_a_trial_with_repeats_is_their_mean(server: str, wor
 async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         evals = [asyncio.ensure_future(study.eval({"lr": lr}, 5)) for lr in (1, 2, 3, 4)]
-        await asked(study, 4)
+        await wait_for_trials(study, 4)
         await asyncio.to_thread(lambda: workers.fail(study.id, workers.assign(study.id, 0), "ValueError: no"))
         await train(workers, study, 1, None)
         async with AsyncClient(study.url) as other:
@@ -178,7 +178,7 @@ async def test_a_trial_that_fails_ends_its_own_eval_only(server: str, workers: W
 async def test_a_study_that_is_over_has_no_more_results(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
-        await asked(study, 1)
+        await wait_for_trials(study, 1)
         with pytest.raises(Conflict, match="still training"):
             await study.complete()
         await study.cancel()
@@ -191,7 +191,7 @@ async def test_a_study_that_is_over_has_no_more_results(server: str, workers: Wo
 async def test_wait_any_gives_the_first(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create(FIELDS, url=server) as study:
         first = asyncio.ensure_future(wait_any(study.eval({"lr": lr}, 5) for lr in (1, 2, 3)))
-        await asked(study, 3)
+        await wait_for_trials(study, 3)
         await train(workers, study, 1, 0.5)
         done, pending = await first
         assert [each.result().trial for each in done] == [1]
@@ -290,7 +290,7 @@ async def test_no_server() -> None:
 async def test_closing_ends_waiting_calls(server: str) -> None:
     study = await AsyncStudy.create(FIELDS, url=server)
     waiting = asyncio.ensure_future(study.eval({"lr": 1}, 5))
-    await asked(study, 1)
+    await wait_for_trials(study, 1)
     await study.close()
     with pytest.raises(StudyOver, match="closed"):
         await waiting
@@ -343,7 +343,7 @@ async def test_waiting_for_a_study_that_fails_raises_its_reason(server: str, wor
 async def test_the_notebook_view(server: str, workers: Workers) -> None:
     async with await AsyncStudy.create({**FIELDS, "metric": "<acc>"}, url=server) as study:
         wanted = [asyncio.ensure_future(study.eval({"lr": "<script>", "n": n}, 1)) for n in range(12)]
-        await asked(study, 12)
+        await wait_for_trials(study, 12)
         assert repr(study) == f"<AsyncStudy {study.id} at {server}: running, 12 trials>"
         shown = study._repr_html_()
         assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;acc&gt;" in shown

@@ -19,7 +19,7 @@ SOURCE = Path(syntax.__file__).parents[1].joinpath("study.py").read_bytes()
 
 
 @pytest.fixture
-def interrupted() -> Iterator[None]:
+def frequent_switches() -> Iterator[None]:
     """Threads take turns within a parse, which they may where Python code runs in it: that of a collection."""
 
     def callback(*_: object) -> None:
@@ -35,12 +35,12 @@ def interrupted() -> Iterator[None]:
     gc.callbacks.remove(callback)
 
 
-def test_threads_that_parse_at_once_have_their_trees(interrupted: None) -> None:
-    def parsed(depth: int) -> int:
-        return parsed(depth - 1) if depth else sum(len(syntax_tree(SOURCE).body) for _ in range(20))
+def test_threads_that_parse_at_once_have_their_trees(frequent_switches: None) -> None:
+    def parse(depth: int) -> int:
+        return parse(depth - 1) if depth else sum(len(syntax_tree(SOURCE).body) for _ in range(20))
 
     with ThreadPoolExecutor(6) as pool:
-        sizes = set(pool.map(parsed, range(0, 42, 7)))
+        sizes = set(pool.map(parse, range(0, 42, 7)))
     assert len(sizes) == 1 and sizes.pop() > 0
 
 

@@ -18,7 +18,7 @@ from stagetree.trainer.tensors import Mean
 VOCABULARY, LENGTH = 11, 12
 
 
-def padded() -> TensorDataset:
+def padded_lines() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(VOCABULARY, (26, LENGTH), generator=generator)
     lengths = torch.randint(1, LENGTH + 1, (26, 1), generator=generator)
@@ -34,7 +34,9 @@ class Language(TorchTrainer):
     def __init__(self, *, seed: int, device: str, **how: Any) -> None:
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Tanh(), nn.Linear(8, VOCABULARY)).double()
-        super().__init__(seed=seed, device=device, model=model, train_data=padded(), valid_data=padded(), **how)
+        super().__init__(
+            seed=seed, device=device, model=model, train_data=padded_lines(), valid_data=padded_lines(), **how
+        )
 
     def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
         return SGD(self.model.parameters(), lr=hp["lr"], momentum=0.9)
@@ -50,7 +52,7 @@ class Means(Language):
     as_pair = False
 
 
-def trained(kind: type[Language], **how: Any) -> Language:
+def train(kind: type[Language], **how: Any) -> Language:
     trainer = kind(seed=0, device="cpu", **how)
     trainer.setup({"lr": 0.5, "bs": 9})
     for _ in range(5):
@@ -64,23 +66,23 @@ def distance(one: Language, other: Language) -> float:
 
 
 def test_parts_of_a_batch_weigh_by_what_the_whole_batch_counts() -> None:
-    whole = trained(Language)
+    whole = train(Language)
     for size in (1, 2, 4):
-        assert distance(whole, trained(Language, micro_batch_size=size)) < 1e-13
-    assert distance(whole, trained(Means)) == 0.0
-    assert distance(whole, trained(Means, micro_batch_size=2)) > 1e-4  # its former value
+        assert distance(whole, train(Language, micro_batch_size=size)) < 1e-13
+    assert distance(whole, train(Means)) == 0.0
+    assert distance(whole, train(Means, micro_batch_size=2)) > 1e-4  # its former value
 
 
 def test_clipping_sees_the_gradient_of_the_whole_batch() -> None:
-    ends = [trained(Language, clip_grad_norm=0.05, micro_batch_size=size) for size in (None, 2)]
+    ends = [train(Language, clip_grad_norm=0.05, micro_batch_size=size) for size in (None, 2)]
     assert distance(*ends) < 1e-13
 
 
 def test_a_metric_over_tokens_does_not_depend_on_how_many_are_measured_at_once() -> None:
-    trainer = trained(Language)
+    trainer = train(Language)
     whole = trainer.evaluate()["val_loss"]
-    logits = trainer.model(padded().tensors[0])
-    expected = cross_entropy(logits[:, :-1].flatten(0, 1), padded().tensors[1][:, 1:].flatten())
+    logits = trainer.model(padded_lines().tensors[0])
+    expected = cross_entropy(logits[:, :-1].flatten(0, 1), padded_lines().tensors[1][:, 1:].flatten())
     assert whole == pytest.approx(expected.item(), rel=1e-12)
     trainer.eval_batch_size = 3
     assert trainer.evaluate()["val_loss"] == pytest.approx(whole, rel=1e-12)

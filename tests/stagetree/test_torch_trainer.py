@@ -303,7 +303,7 @@ def test_an_argument_that_makes_no_sense_is_refused_by_its_name(argument: dict[s
         Untrained(seed=0, device="cpu", **given)
 
 
-def given(loss: Any = None, measured: Any = None) -> Untrained:
+def make_untrained(loss: Any = None, measured: Any = None) -> Untrained:
     trainer = Untrained(seed=0, device="cpu", model=nn.Linear(1, 1), train_data=[0.0], valid_data=[0.0])
     trainer.loss = lambda batch: loss  # type: ignore[method-assign]
     trainer.measure = lambda batch: measured  # type: ignore[method-assign]
@@ -313,19 +313,19 @@ def given(loss: Any = None, measured: Any = None) -> Untrained:
 @pytest.mark.parametrize(("loss", "got"), [(0.5, "0.5"), (torch.ones(3), r"one of shape \(3,\)"), (None, "None")])
 def test_a_loss_that_is_not_one_number_is_refused(loss: Any, got: str) -> None:
     with pytest.raises(TypeError, match=f"^the loss must be a tensor that holds one number, got {got}$"):
-        given(loss=loss).accumulate([0.0])
+        make_untrained(loss=loss).accumulate([0.0])
 
 
 def test_metrics_that_are_none_are_refused_and_numbers_may_have_dimensions() -> None:
     with pytest.raises(TypeError, match="measure must return a dict of metrics, got list"):
-        given(measured=[1.0]).evaluate()
+        make_untrained(measured=[1.0]).evaluate()
     with pytest.raises(TypeError, match=r"^error of measure must be a tensor .* one of shape \(2,\)$"):
-        given(measured={"error": torch.ones(2)}).evaluate()
-    assert given(measured={"error": torch.ones(1, 1), "n": 2}).evaluate() == {"error": 1.0, "n": 2.0}
+        make_untrained(measured={"error": torch.ones(2)}).evaluate()
+    assert make_untrained(measured={"error": torch.ones(1, 1), "n": 2}).evaluate() == {"error": 1.0, "n": 2.0}
 
 
 def test_an_optimizer_that_is_none_is_refused() -> None:
-    trainer = given()
+    trainer = make_untrained()
     trainer.make_optimizer = lambda hp: None  # type: ignore[assignment,method-assign,return-value]
     with pytest.raises(ValueError, match="make_optimizer must return an optimizer of torch, got NoneType"):
         trainer.setup({"lr": 0.1})

@@ -34,7 +34,7 @@ def checkpoint_of(trainer_state: Any) -> bytes:
         written.close()
 
 
-def trained(**args: Any) -> Tiny:
+def train_tiny(**args: Any) -> Tiny:
     torch.manual_seed(0)
     trainer = Tiny(seed=0, device="cpu", **args)
     trainer.setup({"lr": 0.1, "bs": 4})
@@ -44,7 +44,7 @@ def trained(**args: Any) -> Tiny:
 
 @pytest.mark.parametrize("args", [{}, {"average_decay": 0.9}])
 def test_a_plain_module_measures_the_value_on_record(tmp_path: Path, args: dict[str, Any]) -> None:
-    trainer = trained(**args)
+    trainer = train_tiny(**args)
     (tmp_path / "best.safetensors").write_bytes(export_weights(checkpoint_of(trainer.state_dict())))
     plain = nn.Sequential(nn.Linear(1, 8), nn.LayerNorm(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)).eval()
     plain.load_state_dict(load_file(tmp_path / "best.safetensors"))
@@ -57,7 +57,7 @@ def test_a_plain_module_measures_the_value_on_record(tmp_path: Path, args: dict[
 @pytest.mark.parametrize("before", ["nothing", "a step", "a state"])
 def test_weights_loaded_into_the_model_are_what_evaluate_measures(before: str) -> None:
     """As people write it: `trainer.model.load_state_dict(load_file(path))`, then `trainer.evaluate()`."""
-    best = trained(average_decay=0.9)
+    best = train_tiny(average_decay=0.9)
     weights = load(export_weights(checkpoint_of(best.state_dict())))
     torch.manual_seed(1)
     trainer = Tiny(seed=0, device="cpu", average_decay=0.9)
@@ -83,7 +83,7 @@ def test_in_a_run_only_the_first_weights_set_the_average() -> None:
 
 
 def test_a_copied_or_saved_model_has_no_average() -> None:
-    trainer = trained(average_decay=0.9)
+    trainer = train_tiny(average_decay=0.9)
     measured, buffer = trainer.evaluate(), BytesIO()
     torch.save(trainer.model, buffer)
     buffer.seek(0)
@@ -93,7 +93,7 @@ def test_a_copied_or_saved_model_has_no_average() -> None:
 
 
 def test_averages_are_not_the_parameters() -> None:
-    trainer = trained(average_decay=0.9)
+    trainer = train_tiny(average_decay=0.9)
     weight = load(export_weights(checkpoint_of(trainer.state_dict())))["0.weight"]
     assert torch.equal(weight, trainer.state_dict()["average"]["0.weight"])
     assert not torch.equal(weight, trainer.model[0].weight)
@@ -168,7 +168,7 @@ def test_a_file_that_is_none_or_not_whole_is_named(tmp_path: Path, cut: int) -> 
 
 @pytest.mark.parametrize("args", [{}, {"average_decay": 0.9}])
 def test_a_plain_model_is_exported_as_it_was_measured(tmp_path: Path, args: dict[str, Any]) -> None:
-    trainer = trained(**args)
+    trainer = train_tiny(**args)
     before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
     trainer.export(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
@@ -219,7 +219,7 @@ def test_a_trainer_is_built_and_loaded_to_export_a_state(tmp_path: Path) -> None
     file, into, image = tmp_path / "own.py", tmp_path / "into", tmp_path / "state"
     file.write_text(FILE)
     into.mkdir()
-    model = Model(trained(), "cpu")
+    model = Model(train_tiny(), "cpu")
     image.write_bytes(bytes((state := State(*model.save())).view()))
     state.close()
 

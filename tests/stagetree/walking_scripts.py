@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from built_models import trained_to
+from built_models import train_to
 from stacks import Json
 
 from stagetree.runtime.model import Model
@@ -58,5 +58,5 @@ for step, hp in run.steps():
 """
 
 
-def trained(model: Model, until: int, hp: Json = HP) -> Model:
-    return trained_to(model, until, hp)
+def train_walk(model: Model, until: int, hp: Json = HP) -> Model:
+    return train_to(model, until, hp)
