@@ -166,12 +166,12 @@ class Cluster:
 
     def publish(self, chain: str, stages: int, slot: str) -> None:
         if not stages:  # to a slot that is lent
-            self.lent(chain, slot)
+            self.lend(chain, slot)
             return
         self.messages.append((chain, 0, slot))
         self.lengths[chain] = stages
 
-    def lent(self, chain: str, slot: str) -> None:
+    def lend(self, chain: str, slot: str) -> None:
         """The message that a slot is lent arrives at once: else the chain's slot would wait for it in this thread."""
         self.slots[slot].run_rank(chain)
 

@@ -40,7 +40,9 @@ def trace_lines(cluster: Cluster, do: Callable[[Line, int], None], slot: str = "
     records = cluster.slot_records[slot]
     read, write = records.read, records.write
 
-    def counted(begin: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
+    def count_transactions(
+        begin: Callable[[], AbstractContextManager[Any]],
+    ) -> Callable[[], AbstractContextManager[Any]]:
         @contextmanager
         def count_block() -> Iterator[Any]:
             transactions[0] += 1
@@ -62,7 +64,7 @@ def trace_lines(cluster: Cluster, do: Callable[[Line, int], None], slot: str = "
         return trace
 
     before = sys.gettrace()
-    records.read, records.write = counted(read), counted(write)
+    records.read, records.write = count_transactions(read), count_transactions(write)
     sys.settrace(trace)
     try:
         yield

@@ -206,7 +206,7 @@ def test_recent_states_are_read_from_memory_up_to_so_many_bytes(tmp_path: Path) 
         checkpoints.read(second.key, second.sha256)
 
 
-def held(checkpoints: CheckpointStore, folder: Path, *states: Stored) -> list[bool]:
+def states_in_memory(checkpoints: CheckpointStore, folder: Path, *states: Stored) -> list[bool]:
     """Which of them are in memory: nothing else is left."""
     for path in folder.iterdir():
         path.unlink()
@@ -226,20 +226,20 @@ def test_where_several_stages_begin_is_in_memory_for_longer(tmp_path: Path) -> N
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
     branch = write_state(checkpoints, "a", b"first", is_branch_point=True)
     others = [write_state(checkpoints, place, b"other") for place in "bc"]
-    assert held(checkpoints, tmp_path, branch, *others) == [True, False, True]
+    assert states_in_memory(checkpoints, tmp_path, branch, *others) == [True, False, True]
 
 
 def test_no_more_than_so_many_are_in_memory_however_small(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=2**20)
     stored = [write_state(checkpoints, f"{number}", b"small") for number in range(MAX_STATES + 1)]
-    assert held(checkpoints, tmp_path, *stored) == [False] + MAX_STATES * [True]
+    assert states_in_memory(checkpoints, tmp_path, *stored) == [False] + MAX_STATES * [True]
 
 
 def test_states_too_large_for_memory_evict_nothing(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
     small = write_state(checkpoints, "a", b"small")
     large = write_state(checkpoints, "b", b"larger than all of it")
-    assert held(checkpoints, tmp_path, small, large) == [True, False]
+    assert states_in_memory(checkpoints, tmp_path, small, large) == [True, False]
 
 
 def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_state_from_memory_outlives_its_place_there(tmp_path: Path) -> None:
 def test_a_branch_point_makes_room_for_a_newer_one(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(LocalStore(str(tmp_path)), memory_bytes=10)
     trunks = [write_state(checkpoints, place, b"trunk", is_branch_point=True) for place in "abc"]
-    assert held(checkpoints, tmp_path, *trunks) == [False, True, True]
+    assert states_in_memory(checkpoints, tmp_path, *trunks) == [False, True, True]
 
 
 # ------------------------------------------------------------------------------------------------ parts side by side
@@ -301,7 +301,7 @@ def test_parts_of_s3_go_up_and_down_side_by_side(
 ) -> None:
     under_way, most = set[int](), list[int]()
 
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+    def count_calls(call: Callable[..., Any]) -> Callable[..., Any]:
         def do(*args: Any, **kwargs: Any) -> Any:
             under_way.add(me := get_ident())
             most.append(len(under_way))
@@ -315,7 +315,7 @@ def test_parts_of_s3_go_up_and_down_side_by_side(
 
     file_system, urls = file_system_of(bucket_url), break_requests(monkeypatch, lambda request: None)
     for owner, name in ((file_system, "call_s3"), (file_system, "cat_file"), (URLLib3Session, "send")):
-        monkeypatch.setattr(owner, name, counted(getattr(owner, name)), raising=False)
+        monkeypatch.setattr(owner, name, count_calls(getattr(owner, name)), raising=False)
     s3_store.write("key", Stream(LARGE, PART))
     assert max(most) > 1
     most.clear()
@@ -332,12 +332,12 @@ def break_requests(monkeypatch: pytest.MonkeyPatch, change: Callable[[AWSPrepare
     """Change what our own connections send. Returns the URLs, which grow."""
     urls, send = list[str](), URLLib3Session.send
 
-    def changed(session: URLLib3Session, request: AWSPreparedRequest) -> Any:
+    def send_changed(session: URLLib3Session, request: AWSPreparedRequest) -> Any:
         urls.append(request.url)
         change(request)
         return send(session, request)
 
-    monkeypatch.setattr(URLLib3Session, "send", changed)
+    monkeypatch.setattr(URLLib3Session, "send", send_changed)
     return urls
 
 

@@ -266,24 +266,24 @@ def test_intermediates_are_not_kept_where_none_are_wanted() -> None:
         assert made.next(late) == Train(9)
 
 
-def failed(made: ChainExecution, step: int) -> int:
+def fail_stage(made: ChainExecution, step: int) -> int:
     return made.fail_stage(FailureKind.EXCEPTION, "", "", step, 0.0).step
 
 
 def test_the_last_good_step_is_the_one_after_which_nothing_failed() -> None:
     made = execution(stage(0, 9, 5, 9))
     made.begin(0.0)
-    assert failed(made, 0) == 0  # while it was built
+    assert fail_stage(made, 0) == 0  # while it was built
     made = execution(stage(0, 9, 5, 9))
     made.begin(0.0)
     made.next(NOW)
-    assert failed(made, 3) == 3  # in the fourth step
+    assert fail_stage(made, 3) == 3  # in the fourth step
     made = execution(stage(0, 9, 5, 9))
     made.begin(0.0)
     made.next(NOW)
     made.record_progress(5)
     made.next(NOW)
-    assert failed(made, 5) == 4  # in the evaluation after the fifth
+    assert fail_stage(made, 5) == 4  # in the evaluation after the fifth
 
 
 def test_the_last_good_step_is_before_the_end() -> None:
@@ -292,25 +292,25 @@ def test_the_last_good_step_is_before_the_end() -> None:
     made.next(NOW)
     made.record_progress(9)
     made.next(NOW)
-    assert failed(made, 9) == 8  # while it was saved
+    assert fail_stage(made, 9) == 8  # while it was saved
     made = execution(stage(4, 4, 4))
     made.begin(0.0)
     made.next(NOW)
-    assert failed(made, 4) == 3
+    assert fail_stage(made, 4) == 3
 
 
 def test_the_reason_for_an_inexact_stage_is_reported_once() -> None:
     made = execution(stage(0, 2), stage(2, 4))
 
-    def said(*reasons: str) -> list[str]:
+    def reported_reasons(*reasons: str) -> list[str]:
         return [each.reason for each in made.record_inexactness(reasons)]
 
     made.begin(0.0)
-    assert [said("a"), said("a", "b"), said()] == [["a"], ["b"], []]
+    assert [reported_reasons("a"), reported_reasons("a", "b"), reported_reasons()] == [["a"], ["b"], []]
     made.record_progress(2)
     made.complete_stage(0.0)
     made.begin(0.0)
-    assert said("a") == ["a"]
+    assert reported_reasons("a") == ["a"]
 
 
 def test_its_states_are_those_of_the_picture() -> None:

@@ -104,7 +104,7 @@ def test_a_worker_that_dies_in_a_long_stage_costs_what_came_after_the_last_one(
 # ----------------------------------------------------------------------------------------------- which make room
 
 
-def left(room: int, steps: int, branches: tuple[int, ...] = (), needed: int | None = None) -> list[int]:
+def remaining_steps(room: int, steps: int, branches: tuple[int, ...] = (), needed: int | None = None) -> list[int]:
     """The kept steps after each step of a stage, where there is room for this many."""
     kept: list[IntermediateState] = []
     for step in range(1, steps + 1):
@@ -118,24 +118,24 @@ def left(room: int, steps: int, branches: tuple[int, ...] = (), needed: int | No
 @pytest.mark.parametrize("room", [4, 8, 20])
 def test_a_late_branch_costs_little_wherever_it_is(room: int) -> None:
     """Half of the stage was trained again, when the oldest had to go."""
-    places = [0, *left(room, 1000)]
+    places = [0, *remaining_steps(room, 1000)]
     assert places[-1] == 1000
     assert max(after - before for before, after in pairwise(places)) <= 2.5 * 1000 / room
 
 
 def test_early_branch_points_of_a_long_trunk_stay() -> None:
-    assert {10, 20} <= set(left(4, 1000, branches=(10, 20)))
-    assert 10 not in left(4, 1000)
+    assert {10, 20} <= set(remaining_steps(4, 1000, branches=(10, 20)))
+    assert 10 not in remaining_steps(4, 1000)
 
 
 def test_where_there_is_no_room_for_all_branch_points_the_least_is_trained_again() -> None:
     """From 50, what parts at 51 is one step away; from 10, forty-one."""
-    assert left(3, 100, branches=(10, 50, 51))[:2] == [10, 50]
+    assert remaining_steps(3, 100, branches=(10, 50, 51))[:2] == [10, 50]
 
 
 def test_the_first_state_of_a_chain_stays() -> None:
-    assert 3 in left(2, 100, needed=3)
-    assert left(1, 5) == [5]
+    assert 3 in remaining_steps(2, 100, needed=3)
+    assert remaining_steps(1, 5) == [5]
 
 
 EXTERNAL = {"name": "study", "trainer": "toy", "metric": "score", "mode": "max", "tuner": {"kind": "external"}}

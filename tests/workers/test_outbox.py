@@ -98,7 +98,7 @@ def test_a_mistake_of_ours_leaves_no_hole_in_what_is_stated_about_a_chain(
     assert claim.end_flag.is_set() and "ZeroDivisionError" in caplog.text
 
 
-class Told:
+class Bench:
     """An outbox over records, and the number of messages to the scheduler."""
 
     def __init__(self, records: MemoryRecords) -> None:
@@ -114,87 +114,87 @@ class Told:
 
 
 @pytest.fixture
-def told(records: MemoryRecords) -> Iterator[Told]:
-    told = Told(records)
-    yield told
-    told.outbox.close()
+def bench(records: MemoryRecords) -> Iterator[Bench]:
+    bench = Bench(records)
+    yield bench
+    bench.outbox.close()
 
 
-def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(told: Told) -> None:
-    done, outbox = list[str](), told.outbox
+def test_a_fact_that_awaits_more_goes_on_record_together_with_what_comes(bench: Bench) -> None:
+    done, outbox = list[str](), bench.outbox
     outbox.put(
-        told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True, on_recorded=lambda: done.append("a")
+        bench.first, [fact(0)], bench.proof("a"), is_news=True, awaits_more=True, on_recorded=lambda: done.append("a")
     )
-    outbox.put(told.first, [fact(1)], told.proof("b"), is_last=True, on_recorded=lambda: done.append("b"))
+    outbox.put(bench.first, [fact(1)], bench.proof("b"), is_last=True, on_recorded=lambda: done.append("b"))
     assert outbox.drain(60.0)
-    assert [each.event for each in told.records.log.read("plan")] == [fact(0), fact(1)]
-    assert (told.commits, done, told.nudges) == (["a", "b"], ["a", "b"], 1)
-    assert told.first.end_flag.is_set()
-    outbox.put(told.first, [fact(2)], told.proof("c"))
+    assert [each.event for each in bench.records.log.read("plan")] == [fact(0), fact(1)]
+    assert (bench.commits, done, bench.nudges) == (["a", "b"], ["a", "b"], 1)
+    assert bench.first.end_flag.is_set()
+    outbox.put(bench.first, [fact(2)], bench.proof("c"))
     assert outbox.drain(60.0)
-    assert told.commits == ["a", "b"]
+    assert bench.commits == ["a", "b"]
 
 
-def test_news_that_await_more_are_told_of(told: Told) -> None:
-    told.outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True)
-    told.outbox.put(told.first, [fact(1)], told.proof("b"))
-    assert told.outbox.drain(60.0)
-    assert told.nudges == 1
+def test_news_that_await_more_are_told_of(bench: Bench) -> None:
+    bench.outbox.put(bench.first, [fact(0)], bench.proof("a"), is_news=True, awaits_more=True)
+    bench.outbox.put(bench.first, [fact(1)], bench.proof("b"))
+    assert bench.outbox.drain(60.0)
+    assert bench.nudges == 1
 
 
-def test_the_wait_for_awaited_facts_is_bounded(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_awaited_facts_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COALESCE_SECONDS", 0.01)
-    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
-    assert told.outbox.drain(60.0)
-    assert [each.event for each in told.records.log.read("plan")] == [fact(0)]
-    assert not told.first.end_flag.is_set()
+    bench.outbox.put(bench.first, [fact(0)], bench.proof("a"), awaits_more=True)
+    assert bench.outbox.drain(60.0)
+    assert [each.event for each in bench.records.log.read("plan")] == [fact(0)]
+    assert not bench.first.end_flag.is_set()
 
 
-def test_facts_that_await_nothing_are_recorded_at_once(told: Told) -> None:
-    append, appended = told.records.log.append, list[int]()
+def test_facts_that_await_nothing_are_recorded_at_once(bench: Bench) -> None:
+    append, appended = bench.records.log.append, list[int]()
 
     def note(stream: str, facts: Sequence[e.Event], **more: Any) -> Any:
         appended.append(len(facts))
         return append(stream, facts, **more)
 
-    told.records.log.append = note  # type: ignore[method-assign]
+    bench.records.log.append = note  # type: ignore[method-assign]
     for number in range(3):
-        told.outbox.put(told.first, [fact(number)], told.proof("a"))
-    assert told.outbox.drain(60.0)
+        bench.outbox.put(bench.first, [fact(number)], bench.proof("a"))
+    assert bench.outbox.drain(60.0)
     assert appended == [1, 1, 1]
 
 
-def test_a_fact_about_another_chain_is_recorded_by_itself(told: Told) -> None:
-    told.outbox.put(told.first, [fact(0)], told.proof("a"), is_news=True, awaits_more=True)
-    told.outbox.put(told.second, [fact(1)], told.proof("b"), is_news=True)
-    assert told.outbox.drain(60.0)
-    assert (told.commits, told.nudges) == (["a", "b"], 2)
+def test_a_fact_about_another_chain_is_recorded_by_itself(bench: Bench) -> None:
+    bench.outbox.put(bench.first, [fact(0)], bench.proof("a"), is_news=True, awaits_more=True)
+    bench.outbox.put(bench.second, [fact(1)], bench.proof("b"), is_news=True)
+    assert bench.outbox.drain(60.0)
+    assert (bench.commits, bench.nudges) == (["a", "b"], 2)
 
 
 @pytest.mark.parametrize("is_news", [True, False])
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("awaits_more", [True, False])
 def test_the_scheduler_is_told_of_news_and_of_the_end_of_a_chain(
-    told: Told, is_news: bool, is_last: bool, awaits_more: bool
+    bench: Bench, is_news: bool, is_last: bool, awaits_more: bool
 ) -> None:
-    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=awaits_more)
-    told.outbox.put(told.first, [fact(1)], told.proof("b"), is_news=is_news, is_last=is_last)
-    assert told.outbox.drain(60.0)
-    assert told.nudges == (is_news or is_last)
+    bench.outbox.put(bench.first, [fact(0)], bench.proof("a"), awaits_more=awaits_more)
+    bench.outbox.put(bench.first, [fact(1)], bench.proof("b"), is_news=is_news, is_last=is_last)
+    assert bench.outbox.drain(60.0)
+    assert bench.nudges == (is_news or is_last)
 
 
-def test_a_worker_that_lost_its_chain_reports_only_that(told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    told.outbox.put(told.first, [fact(0)], refusal(Fenced("another worker's")))
-    assert told.outbox.drain(60.0)
+def test_a_worker_that_lost_its_chain_reports_only_that(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.outbox.put(bench.first, [fact(0)], refusal(Fenced("another worker's")))
+    assert bench.outbox.drain(60.0)
     (said,) = caplog.records
     assert (said.levelname, "its last report is discarded" in said.message) == ("WARNING", True)
 
 
-def test_facts_in_one_are_both_void_when_the_chain_is_over(told: Told) -> None:
-    told.outbox.put(told.first, [fact(0)], told.proof("a"), awaits_more=True)
-    told.outbox.put(told.first, [fact(1)], refusal(Fenced("another worker's")), is_last=True)
-    assert told.outbox.drain(60.0)
-    assert told.records.log.read("plan") == [] and told.first.end_flag.is_set()
+def test_facts_in_one_are_both_void_when_the_chain_is_over(bench: Bench) -> None:
+    bench.outbox.put(bench.first, [fact(0)], bench.proof("a"), awaits_more=True)
+    bench.outbox.put(bench.first, [fact(1)], refusal(Fenced("another worker's")), is_last=True)
+    assert bench.outbox.drain(60.0)
+    assert bench.records.log.read("plan") == [] and bench.first.end_flag.is_set()
 
 
 # --------------------------------------------------------------------------------------- a database that loses commits

@@ -39,7 +39,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         each.close()
 
 
-def copied(tmp_path: Path, records: SqlRecords) -> SqlRecords:
+def copy_database(tmp_path: Path, records: SqlRecords) -> SqlRecords:
     """A backup of it that was restored beside it."""
     records.close()
     shutil.copy(str(records.database.url.database), tmp_path / "copy.db")
@@ -74,7 +74,7 @@ def test_files_of_another_installation_are_not_deleted(root: str, make: Make) ->
 def test_a_copy_of_a_database_neither_writes_nor_deletes(root: str, make: Make, tmp_path: Path) -> None:
     records = make("a")
     key = write(open_owned(records, root))
-    copy = copied(tmp_path, records)
+    copy = copy_database(tmp_path, records)
     with pytest.raises(NotOurs, match=r"belong to the database .*a\.db, and this one, .*copy\.db, is a copy of it"):
         open_owned(copy, root).delete(key)
     with pytest.raises(StoreUnavailable, match="gc --adopt"):
@@ -85,7 +85,7 @@ def test_a_copy_of_a_database_neither_writes_nor_deletes(root: str, make: Make, 
 def test_a_copy_takes_over_where_the_other_is_gone(root: str, make: Make, tmp_path: Path) -> None:
     records = make("a")
     key = write(open_owned(records, root))
-    copy = open_owned(copied(tmp_path, records), root)
+    copy = open_owned(copy_database(tmp_path, records), root)
     copy.adopt()
     copy.delete(key)
     write(copy)
@@ -96,7 +96,7 @@ def test_a_copy_takes_over_where_the_other_is_gone(root: str, make: Make, tmp_pa
 def test_a_copy_goes_on_apart_where_both_do(root: str, make: Make, tmp_path: Path) -> None:
     records = make("a")
     key = write(open_owned(records, root))
-    copy = copied(tmp_path, records)
+    copy = copy_database(tmp_path, records)
     with copy.write() as rows:
         rows.name_installation("0123456789ab")
     store = open_owned(copy, root)
@@ -113,7 +113,7 @@ def test_the_owner_is_looked_at_once_a_minute(root: str, make: Make, tmp_path: P
 
     store = OwnedStore(open_store(root), lambda: found, clock=lambda: now[0])
     write(store)
-    open_owned(copied(tmp_path, records), root).adopt()
+    open_owned(copy_database(tmp_path, records), root).adopt()
     write(store)
     now[0] = 61.0
     with pytest.raises(StoreUnavailable):

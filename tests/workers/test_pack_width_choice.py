@@ -55,7 +55,7 @@ FASTER = {"0": 1.0, "2": 1.0, "4": 1.0}
 SLOWER = {"0": 1.0, "2": 2.0, "4": 4.0}
 
 
-def chosen(cluster: Cluster) -> tuple[int, str]:
+def pack_choice(cluster: Cluster) -> tuple[int, str]:
     (event,) = cluster.events(e.PackingChosen)
     return event.width, event.reason
 
@@ -71,7 +71,7 @@ def assert_sound(cluster: Cluster, done: Study) -> None:
     assert not any(isinstance(event, e.StageCompleted) for event in events_before_choice(cluster))
     log = [(stored.version, stored.event) for stored in cluster.log.read(cluster.stream)]
     assert replay(log, done.id).identical
-    assert fold(event for _, event in log).packing == cluster.plan.packing == chosen(cluster)[0]
+    assert fold(event for _, event in log).packing == cluster.plan.packing == pack_choice(cluster)[0]
     assert cluster.idle()
 
 
@@ -99,7 +99,7 @@ def test_trials_have_the_numbers_of_the_width_that_was_chosen(cluster: Cluster, 
     measuring.append(FASTER)
     auto = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, auto)
-    assert chosen(cluster) == (4, "packs of 4 were reckoned to be 4.0 times as fast as trials alone on the CPU")
+    assert pack_choice(cluster) == (4, "packs of 4 were reckoned to be 4.0 times as fast as trials alone on the CPU")
     assert len(cluster.events(e.ChainAssigned)) == 1 + 4 and cluster.lengths  # all four in one pack
     assert_as_said(cluster, auto, 4)
 
@@ -108,14 +108,14 @@ def test_trials_slower_in_packs_are_trained_alone(cluster: Cluster, measuring: l
     measuring.append(SLOWER)
     auto = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, auto)
-    assert chosen(cluster) == (0, "no packs were reckoned to be a tenth faster than trials alone on the CPU")
+    assert pack_choice(cluster) == (0, "no packs were reckoned to be a tenth faster than trials alone on the CPU")
     assert_as_said(cluster, auto, 0)
 
 
 def test_unpackable_trials_are_trained_alone_with_a_reason(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(spec("unpackable")))
     assert_sound(cluster, done)
-    width, reason = chosen(cluster)
+    width, reason = pack_choice(cluster)
     assert width == 0 and "cannot be packed: its loss asks a tensor for its value" in reason
 
 
@@ -123,7 +123,7 @@ def test_trials_that_raise_in_a_measurement_are_trained_alone(cluster: Cluster, 
     measuring.append(TrainerFailed("exception", "Traceback ...\nKeyError: 'x'\n", 0, "KeyError"))
     done = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, done)
-    assert chosen(cluster)[0] == 0 and chosen(cluster)[1].endswith("measuring it failed: KeyError: 'x'")
+    assert pack_choice(cluster)[0] == 0 and pack_choice(cluster)[1].endswith("measuring it failed: KeyError: 'x'")
     assert not cluster.events(e.StageFailed), "no trial is to blame yet"
 
 
@@ -135,14 +135,14 @@ def test_a_process_lost_in_a_measurement_counts_against_no_trial(
     measuring += [accident, FASTER]
     done = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, done)
-    assert chosen(cluster)[0] == 4 and not cluster.events(e.StageFailed)
+    assert pack_choice(cluster)[0] == 4 and not cluster.events(e.StageFailed)
 
 
 def test_the_wait_for_a_measurement_is_bounded(cluster: Cluster, measuring: list[object]) -> None:
     measuring += [TrainerFailed("crash", "its process died", 0, "crash")] * 2
     done = cluster.run(cluster.submit(spec()))
     assert_sound(cluster, done)
-    assert chosen(cluster) == (0, "trials are trained alone, since measuring packs came to no end 2 times")
+    assert pack_choice(cluster) == (0, "trials are trained alone, since measuring packs came to no end 2 times")
 
 
 def test_a_slot_that_is_killed_while_it_measures_is_made_good(cluster: Cluster, measuring: list[object]) -> None:
@@ -153,7 +153,7 @@ def test_a_slot_that_is_killed_while_it_measures_is_made_good(cluster: Cluster, 
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
     assert_sound(cluster, cluster.run(study))
     outcomes = [event.outcome for event in events_before_choice(cluster) if isinstance(event, e.ChainEnded)]
-    assert outcomes == ["lost", "stopped"] and chosen(cluster)[0] == 4
+    assert outcomes == ["lost", "stopped"] and pack_choice(cluster)[0] == 4
 
 
 def test_a_message_to_measure_that_never_came_is_sent_again(cluster: Cluster, measuring: list[object]) -> None:
@@ -164,7 +164,7 @@ def test_a_message_to_measure_that_never_came_is_sent_again(cluster: Cluster, me
     cluster.messages.clear()
     cluster.clock.wait(20.0)
     assert_sound(cluster, cluster.run(study))
-    assert chosen(cluster)[0] == 4
+    assert pack_choice(cluster)[0] == 4
 
 
 def test_a_database_that_is_away_while_it_is_measured_is_waited_for(cluster: Cluster, measuring: list[object]) -> None:
@@ -173,7 +173,7 @@ def test_a_database_that_is_away_while_it_is_measured_is_waited_for(cluster: Clu
     faults = cluster.faults["gpu0"]
     faults.before[e.PackingProfiled] = lambda: faults.away_for(30.0)
     assert_sound(cluster, cluster.run(study))
-    assert faults.refusals and chosen(cluster)[0] == 4
+    assert faults.refusals and pack_choice(cluster)[0] == 4
 
 
 def test_measurements_of_another_seed_are_reused(cluster: Cluster, measuring: list[object]) -> None:
@@ -181,11 +181,11 @@ def test_measurements_of_another_seed_are_reused(cluster: Cluster, measuring: li
     cluster.run(cluster.submit(spec()))
     again = cluster.run(cluster.submit(spec(seed=1)))
     assert_sound(cluster, again)
-    assert chosen(cluster)[0] == 4 and len(cluster.events(e.ChainAssigned)) == 4, "none of them to measure"
+    assert pack_choice(cluster)[0] == 4 and len(cluster.events(e.ChainAssigned)) == 4, "none of them to measure"
 
 
 def test_trials_that_are_never_two_at_once_are_not_measured(cluster: Cluster) -> None:
     done = cluster.run(cluster.submit(spec(count=1)))
     assert_sound(cluster, done)
-    assert chosen(cluster) == (0, "trials are trained alone, since no slot has two of them at once")
+    assert pack_choice(cluster) == (0, "trials are trained alone, since no slot has two of them at once")
     assert not cluster.events(e.PackingProfiled)

@@ -208,7 +208,7 @@ class Room:
         self.intermediates.keep(IntermediateState(kept, 0, (), best_for))
 
     @property
-    def dropped(self) -> list[str]:
+    def dropped_keys(self) -> list[str]:
         return [fact.key for fact in self.facts if isinstance(fact, e.CheckpointDropped)]
 
 
@@ -216,7 +216,7 @@ def test_no_more_goes_than_must() -> None:
     room = Room(30)
     for step in range(1, 5):
         room.keep(step)
-    assert room.dropped == room.deleted == ["n1"]
+    assert room.dropped_keys == room.deleted == ["n1"]
 
 
 def test_that_of_another_stage_stays() -> None:
@@ -224,14 +224,14 @@ def test_that_of_another_stage_stays() -> None:
     room.keep(1, "trunk")
     room.keep(5, "branch")
     room.keep(6, "branch")
-    assert room.dropped == ["branch5"]
+    assert room.dropped_keys == ["branch5"]
 
 
 def test_the_best_state_of_each_study_stays_until_another_one_is_better() -> None:
     room = Room(0)
     for step, best_for in ((1, (0, 1)), (2, (1,)), (3, ()), (4, (1,)), (5, ())):
         room.keep(step, best_for=best_for)
-    assert room.dropped == ["n2", "n3"]
+    assert room.dropped_keys == ["n2", "n3"]
     assert [each.key for each in room.intermediates.release_at_end()] == ["n5"]
     assert not room.intermediates.release_at_end()
 
@@ -241,7 +241,7 @@ def test_the_best_state_before_others_part_stays() -> None:
     room = Room(0)
     for step, node in ((1, "trunk"), (5, "branch"), (6, "branch")):
         room.keep(step, node, best_for=(0,))
-    assert room.dropped == ["branch5"]
+    assert room.dropped_keys == ["branch5"]
     assert not room.intermediates.release_at_end()
 
 
@@ -253,7 +253,7 @@ def test_one_where_another_chain_begins_stays(how: dict[str, Any]) -> None:
         rows.chains.assign("d", "plan", "gpu1", work(**how), 60.0)
     for step in range(1, 4):
         room.keep(step)
-    assert room.dropped == ["n2"]
+    assert room.dropped_keys == ["n2"]
 
 
 def test_while_that_is_not_known_all_stay() -> None:
@@ -261,10 +261,10 @@ def test_while_that_is_not_known_all_stay() -> None:
     room.is_away = True
     for step in range(1, 4):
         room.keep(step)
-    assert room.dropped == []
+    assert room.dropped_keys == []
     room.is_away = False
     room.keep(4)
-    assert sorted(room.dropped) == ["n1", "n2", "n3"]
+    assert sorted(room.dropped_keys) == ["n1", "n2", "n3"]
 
 
 def test_where_there_is_no_room_the_newest_stays_until_the_end_of_its_stage_is_kept() -> None:
@@ -272,7 +272,7 @@ def test_where_there_is_no_room_the_newest_stays_until_the_end_of_its_stage_is_k
     room = Room(1)
     for step in range(1, 4):
         room.keep(step)
-    assert room.dropped == ["n1", "n2"]
+    assert room.dropped_keys == ["n1", "n2"]
     assert [each.key for each in room.intermediates.release_at_end()] == ["n3"]
     assert not room.intermediates.release_at_end()
 

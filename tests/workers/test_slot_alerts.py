@@ -34,7 +34,7 @@ BEATS = 3
 
 
 @dataclass
-class Watched:
+class Monitoring:
     """A cluster, and what scrapes it after every third heartbeat."""
 
     cluster: Cluster
@@ -59,13 +59,13 @@ class Watched:
 
 
 @pytest.fixture
-def watched(sqlite_url: str, tmp_path: Path) -> Iterator[Watched]:
+def monitoring(sqlite_url: str, tmp_path: Path) -> Iterator[Monitoring]:
     cluster = Cluster(Database(sqlite_url), tmp_path, slots=2, heartbeat=INTERVAL / BEATS)
     app = create_app(Settings(database_url=sqlite_url, trainers=TOY, broker_url="memory://", hosts="test"))
     checks = Checks({"database": partial(check_writable, cluster.records)})
     app.state.services = replace(app.state.services, records=cluster.records, checks=checks)
     http = TestClient(app, base_url="http://test")
-    yield Watched(cluster, Prometheus({"api": lambda: http.get("/metrics").text}))
+    yield Monitoring(cluster, Prometheus({"api": lambda: http.get("/metrics").text}))
     cluster.close()
 
 
@@ -73,92 +73,94 @@ def long(steps: int) -> Json:
     return spec(({"lr": 0.1}, steps))
 
 
-def test_in_calm_nothing_fires_at_work_or_without_any(watched: Watched) -> None:
-    watched.cluster.submit(BRANCHES)
-    assert watched.watch(0.5 * HOUR) == {}
-    watched.cluster.submit(long(20))
-    assert watched.watch(LONGEST) == {}
-    assert watched.prometheus.value("stagetree_studies", state="completed") == 2
-    assert watched.prometheus.value("stagetree_slots", state="idle") == 2
+def test_in_calm_nothing_fires_at_work_or_without_any(monitoring: Monitoring) -> None:
+    monitoring.cluster.submit(BRANCHES)
+    assert monitoring.watch(0.5 * HOUR) == {}
+    monitoring.cluster.submit(long(20))
+    assert monitoring.watch(LONGEST) == {}
+    assert monitoring.prometheus.value("stagetree_studies", state="completed") == 2
+    assert monitoring.prometheus.value("stagetree_slots", state="idle") == 2
 
 
-def test_a_slot_stands_still(watched: Watched) -> None:
+def test_a_slot_stands_still(monitoring: Monitoring) -> None:
     seen = list[dict[str, list[str]]]()
 
     def hang() -> None:
         for minutes in (60, 10):
-            seen.append(watched.watch(minutes, watched.tick))
+            seen.append(monitoring.watch(minutes, monitoring.tick))
 
-    watched.cluster.submit(long(8))
-    watched.cluster.at("train", 3, hang)
-    watched.round()
+    monitoring.cluster.submit(long(8))
+    monitoring.cluster.at("train", 3, hang)
+    monitoring.round()
     assert seen[0] == {}
     assert seen[1].keys() == {"StagetreeStandsStill"} and "slot gpu" in seen[1]["StagetreeStandsStill"][0]
-    assert watched.watch(1) == {}
+    assert monitoring.watch(1) == {}
 
 
-def test_a_slot_that_is_given_work_after_hours_without_any_does_not_stand_still(watched: Watched) -> None:
-    assert watched.watch(LONGEST) == {}
-    watched.cluster.submit(long(8))
-    watched.cluster.at("train", 3, lambda: watched.watch(1, watched.tick))
-    assert watched.watch(6) == {}
+def test_a_slot_that_is_given_work_after_hours_without_any_does_not_stand_still(monitoring: Monitoring) -> None:
+    assert monitoring.watch(LONGEST) == {}
+    monitoring.cluster.submit(long(8))
+    monitoring.cluster.at("train", 3, lambda: monitoring.watch(1, monitoring.tick))
+    assert monitoring.watch(6) == {}
 
 
-def test_a_store_that_takes_nothing_from_one_slot(watched: Watched) -> None:
-    store = watched.cluster.store.before_write = ClosedStore()
-    watched.cluster.submit(long(8))
-    watched.tick()
-    watched.cluster.deliver()
+def test_a_store_that_takes_nothing_from_one_slot(monitoring: Monitoring) -> None:
+    store = monitoring.cluster.store.before_write = ClosedStore()
+    monitoring.cluster.submit(long(8))
+    monitoring.tick()
+    monitoring.cluster.deliver()
     assert store.reached.wait(60)
-    assert watched.watch(10, watched.tick) == {}
-    fired = watched.watch(10, watched.tick)
+    assert monitoring.watch(10, monitoring.tick) == {}
+    fired = monitoring.watch(10, monitoring.tick)
     assert fired.keys() == {"StagetreeBacklog"} and "the saver of slot gpu" in fired["StagetreeBacklog"][0]
     store.back.set()
-    watched.round()
-    assert watched.watch(1) == {}
+    monitoring.round()
+    assert monitoring.watch(1) == {}
 
 
-def test_messages_that_do_not_arrive(watched: Watched) -> None:
-    watched.cluster.submit(long(8))
-    assert watched.watch(4, watched.tick) == {}
-    assert watched.watch(6, watched.tick).keys() == {"StagetreeUndelivered"}
-    watched.round()
-    assert watched.watch(3)
-    assert watched.watch(1) == {}
+def test_messages_that_do_not_arrive(monitoring: Monitoring) -> None:
+    monitoring.cluster.submit(long(8))
+    assert monitoring.watch(4, monitoring.tick) == {}
+    assert monitoring.watch(6, monitoring.tick).keys() == {"StagetreeUndelivered"}
+    monitoring.round()
+    assert monitoring.watch(3)
+    assert monitoring.watch(1) == {}
 
 
-def test_a_slot_where_nothing_can_be_trained(watched: Watched) -> None:
+def test_a_slot_where_nothing_can_be_trained(monitoring: Monitoring) -> None:
     """It is tested again and again between two quarantines."""
 
     def fail(slot: str, process: object, what: str, step: int) -> None:
         if slot == "gpu0":
             raise NoTrainerProcess("no CUDA device")
 
-    watched.cluster.script = fail
+    monitoring.cluster.script = fail
     for number in range(40):
-        watched.cluster.submit(spec(({"lr": 0.1 + number}, 2), ({"lr": 0.2 + number}, 2), name=f"study-{number}"))
-    fired = watched.watch(20)
+        monitoring.cluster.submit(spec(({"lr": 0.1 + number}, 2), ({"lr": 0.2 + number}, 2), name=f"study-{number}"))
+    fired = monitoring.watch(20)
     assert fired.keys() == {"StagetreeSlotInQuarantine"}
 
 
-def test_an_error_in_the_scheduler_holds_up_a_study(watched: Watched) -> None:
+def test_an_error_in_the_scheduler_holds_up_a_study(monitoring: Monitoring) -> None:
     class Lame(TunerDriver):
         def suggest(self, *given: object, **named: object) -> object:  # type: ignore[override]
             raise KeyError("x")
 
-    ports = watched.cluster.ports()
-    watched.cluster.ticker = type(watched.cluster.ticker)(replace(ports, make_driver=lambda study, spec: Lame(spec)))
-    watched.cluster.submit(BRANCHES)
-    fired = watched.watch(4)
+    ports = monitoring.cluster.ports()
+    monitoring.cluster.ticker = type(monitoring.cluster.ticker)(
+        replace(ports, make_driver=lambda study, spec: Lame(spec))
+    )
+    monitoring.cluster.submit(BRANCHES)
+    fired = monitoring.watch(4)
     assert fired == {"StagetreeHeldUp": ["an error holds up 1 studies or plans; all others are trained"]}
 
 
-def test_a_slot_that_is_not_heard_of_any_more_and_then_all_of_them(watched: Watched) -> None:
-    slots = watched.cluster.slots
-    watched.cluster.slots = {"gpu1": slots["gpu1"]}
-    assert watched.watch(13) == {"StagetreeSlotLost": ["1 slots were not heard of for ten minutes"]}
-    watched.cluster.slots = {}
-    assert watched.watch(13).keys() == {"StagetreeSlotLost"}, "nothing waits for them"
-    watched.cluster.submit(long(8))
-    assert watched.watch(13).keys() == {"StagetreeSlotLost", "StagetreeWithoutSlots"}
-    watched.cluster.slots = slots
+def test_a_slot_that_is_not_heard_of_any_more_and_then_all_of_them(monitoring: Monitoring) -> None:
+    slots = monitoring.cluster.slots
+    monitoring.cluster.slots = {"gpu1": slots["gpu1"]}
+    assert monitoring.watch(13) == {"StagetreeSlotLost": ["1 slots were not heard of for ten minutes"]}
+    monitoring.cluster.slots = {}
+    assert monitoring.watch(13).keys() == {"StagetreeSlotLost"}, "nothing waits for them"
+    monitoring.cluster.submit(long(8))
+    assert monitoring.watch(13).keys() == {"StagetreeSlotLost", "StagetreeWithoutSlots"}
+    monitoring.cluster.slots = slots

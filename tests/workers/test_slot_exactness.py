@@ -34,7 +34,7 @@ def trial(cluster: Cluster, study: StudyId, number: int) -> list[str]:
     return told
 
 
-def upgraded(slot: str, process: InProcess, what: str, step: int) -> None:
+def upgrade_torch(slot: str, process: InProcess, what: str, step: int) -> None:
     """A process under a newer torch than the one before."""
     process.machine = {"torch": "2.13.0"}
 
@@ -50,7 +50,7 @@ def test_going_on_under_another_torch_is_said_of_whoever_it_concerns(cluster: Cl
     first = cluster.run(cluster.submit(BRANCHES))
     cluster.slots["gpu0"].close()
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
-    cluster.script = upgraded
+    cluster.script = upgrade_torch
     later = spec(({"lr": switch(0.1, 0.4, 4)}, 8), ({"lr": switch(0.1, 0.2, 4)}, 8), ({"lr": switch(0.1, 0.2, 4)}, 12))
     second = cluster.run(cluster.submit(later))
     assert answer(cluster, first.id) == []  # its own numbers were there before
@@ -88,7 +88,7 @@ def test_a_stage_that_only_evaluates_what_is_kept_is_told_of_its_machine(cluster
     first = cluster.run(cluster.submit(spec(*trials)))
     cluster.slots["gpu0"].close()
     cluster.slots["gpu0"] = cluster.make_slot("gpu0")
-    cluster.script = upgraded
+    cluster.script = upgrade_torch
     second = cluster.run(cluster.submit(spec(({"lr": switch(0.1, 0.2, 4)}, 4))))
     assert second.executed == 0
     assert answer(cluster, second.id) == [f"1 stage {OTHER_TORCH}"]

@@ -262,7 +262,7 @@ def test_a_chain_that_was_given_up_is_over_when_its_slot_is_lent(
         rows.chains.end(chain.chain)
         rows.slots.take("gpu1", "berta", instead_of=None, device="cpu", host="here", pid=1)
         rows.chains.assign("gang", cluster.stream, "gpu1", work(members=("gpu0",)), 60.0)
-    cluster.lent("gang", "gpu0")
+    cluster.lend("gang", "gpu0")
     assert not cluster.deliver()
     assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
     slot = cluster.row()

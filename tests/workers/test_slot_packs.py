@@ -277,12 +277,12 @@ class Doomed:
         return self._process.train_together(hps, steps, **how)
 
 
-def doomed(warm: Warm, lanes: int, end: BaseException) -> Any:
+def start_doomed(warm: Warm, lanes: int, end: BaseException) -> Any:
     return Doomed(TrainerProcess.start(warm), lanes, end)
 
 
 def test_a_pack_ended_as_unneeded_is_stopped(cluster: Cluster, warm: Warm) -> None:
-    cluster.start = lambda: doomed(warm, 2, TrainerKilled("killed"))
+    cluster.start = lambda: start_doomed(warm, 2, TrainerKilled("killed"))
     cluster.submit(spec(*TWO))
     give(cluster)
     assert not cluster.deliver()
@@ -292,7 +292,7 @@ def test_a_pack_ended_as_unneeded_is_stopped(cluster: Cluster, warm: Warm) -> No
 
 def test_a_pack_that_broke_once_is_packed_again(cluster: Cluster, warm: Warm) -> None:
     healthy = cluster.start
-    starts = iter([lambda: doomed(warm, 2, TrainerFailed("crash", "the process was ended by signal 9"))])
+    starts = iter([lambda: start_doomed(warm, 2, TrainerFailed("crash", "the process was ended by signal 9"))])
     cluster.start = lambda: next(starts, healthy)()
     done = cluster.run(cluster.submit(spec(*TWO)))
     assert [trial.state for trial in done.trials] == ["completed"] * 2

@@ -37,7 +37,7 @@ def study(ranks: Any, *trials: Any, hungry: bool = False, **fields: Any) -> dict
     return spec(*(trials or TRIALS), **named, ranks=ranks, shards=4, eval_every=2, **fields)
 
 
-def added(args: dict[str, Any], *trials: Any, **fields: Any) -> dict[str, Any]:
+def added_spec(args: dict[str, Any], *trials: Any, **fields: Any) -> dict[str, Any]:
     """Of a trainer whose ranks have a part of the memory each."""
     named: dict[str, Any] = {"trainer": "added", "trainer_args": args, "metric": "sum", "shards": 4}
     return spec(*trials, **named, ranks={"least": 1, "most": 4}, **fields)
@@ -53,12 +53,12 @@ class Ranked(Cluster):
         self.begun, self.kill_at, self._warm = list[int](), -1, warm
         self.beside, self.processes_so_far = list[TrainerProcess](), list[TrainerProcess]()
         self.is_deaf = False
-        super().__init__(database, folder, slots=2, start=self._started, silence=60.0, **how)
+        super().__init__(database, folder, slots=2, start=self._start_process, silence=60.0, **how)
         self.sources["in_shards"] = TrainerSource(FILE, "1")
         self.sources["in_ddp"] = TrainerSource(str(Path(FILE).with_name("in_ddp.py")), "1")
         self.sources["added"] = TrainerSource(ADDED, "1")
 
-    def _started(self, members: Sequence[str] = ()) -> TrainerProcess:
+    def _start_process(self, members: Sequence[str] = ()) -> TrainerProcess:
         self.begun.append(1 + len(members))
         before = [each for each in self.processes_so_far if Path(f"/proc/{each.leader.pid}").exists()]
         self.beside += [each for each in before if members or isinstance(each, TrainerGroup)]
@@ -67,11 +67,11 @@ class Ranked(Cluster):
         self.processes_so_far.append(new)
         return new
 
-    def lent(self, chain: str, slot: str) -> None:
+    def lend(self, chain: str, slot: str) -> None:
         if not self.is_deaf:
-            super().lent(chain, slot)
+            super().lend(chain, slot)
 
-    def kept(self) -> dict[tuple[str, int], str]:
+    def checkpoint_hashes(self) -> dict[tuple[str, int], str]:
         return {(event.node, event.step): event.sha256 for event in self.events(e.CheckpointKept)}
 
 
@@ -110,7 +110,7 @@ def test_two_ranks_keep_the_checkpoints_of_one_also_where_one_is_killed(make: Ma
     found = []
     for cluster, ranks in ((one, 1), (two, 2), (hurt, 2)):
         done = cluster.run(cluster.submit(study(ranks)))
-        found.append((cluster.values(done.id), cluster.kept()))
+        found.append((cluster.values(done.id), cluster.checkpoint_hashes()))
         assert set(cluster.begun) == {ranks}
         assert not cluster.events(e.StageFailed)
     for values, kept in found[1:]:
@@ -138,7 +138,7 @@ def test_a_slot_that_is_lent_is_left_before_ranks_start_there_and_after_the_chai
     cluster = make()
     for number, ranks in enumerate((1, 2, 1)):
         trials = [({"lr": switch(lr + 0.01 * number, lr / 2, 3)}, 5) for lr in (0.1, 0.2)]
-        cluster.run(cluster.submit(added({}, *trials) | {"ranks": ranks}))
+        cluster.run(cluster.submit(added_spec({}, *trials) | {"ranks": ranks}))
         slots = {each.slot for each in cluster.events(e.ChainAssigned)}
         assert slots == {"gpu0", "gpu1"} or ranks > 1
     assert {1, 2} == set(cluster.begun) and cluster.begun[-1] == 1
@@ -149,7 +149,7 @@ def test_a_slot_that_is_lent_is_left_before_ranks_start_there_and_after_the_chai
 def test_a_slot_whose_worker_stays_on_a_device_that_is_lent_rests_and_nobody_is_charged(make: Make) -> None:
     cluster = make()
     cluster.is_deaf = True
-    study = cluster.submit(added({}, ({"lr": 0.1}, 3)) | {"ranks": 2})
+    study = cluster.submit(added_spec({}, ({"lr": 0.1}, 3)) | {"ranks": 2})
     for _ in range(2):
         cluster.round()
     assert cluster.begun == [], "no process starts beside one that may still run"
@@ -171,7 +171,7 @@ def test_what_has_no_room_on_one_device_is_tried_on_two_and_charged_to_nobody(ma
     hps = [{"lr": lr, "bs": size} for size in (64, 32) for lr in (0.1, 0.2)]
     found = []
     for each, needs in ((alone, 1), (cluster, 2)):
-        done = each.run(each.submit(added({"needs": needs}, *((hp, 5) for hp in hps))))
+        done = each.run(each.submit(added_spec({"needs": needs}, *((hp, 5) for hp in hps))))
         found.append([each.plan.metrics(trial, 5) for trial in done.trials])
         assert done.state == "completed"
     assert [seen["sum"] for seen in found[1]] == [seen["sum"] for seen in found[0]]
@@ -185,7 +185,7 @@ def test_what_has_no_room_on_one_device_is_tried_on_two_and_charged_to_nobody(ma
 
 def test_what_has_no_room_on_all_devices_there_are_is_a_failure(make: Make) -> None:
     cluster = make()
-    done = cluster.run(cluster.submit(added({"needs": 4}, ({"lr": 0.1, "bs": 64}, 5), max_restarts=0)))
+    done = cluster.run(cluster.submit(added_spec({"needs": 4}, ({"lr": 0.1, "bs": 64}, 5), max_restarts=0)))
     assert [trial.state for trial in done.trials] == ["failed"]
     (failed,) = cluster.events(e.StageFailed)
     assert failed.kind == "out_of_memory"
@@ -222,7 +222,7 @@ def test_after_a_mishap_in_a_rank_the_values_are_those_of_a_calm_study(
     found = []
     for cluster, args in ((calm, {}), (hurt, how)):
         fields = {"ranks": 2, "max_restarts": 2, "eval_every": 2}
-        done = cluster.run(cluster.submit(added(args, *trials) | fields))
+        done = cluster.run(cluster.submit(added_spec(args, *trials) | fields))
         found.append(cluster.values(done.id))
     assert found[1] == found[0]
     assert {state for state, _ in found[1]} == {"completed"}
@@ -293,7 +293,7 @@ def test_what_is_inexact_in_two_ranks_alone_is_found_by_a_proof_in_two(make: Mak
     cluster = make(proofs=True)
     trials = [({"lr": switch(0.1, lr, 4)}, 7) for lr in (0.05, 0.02)]
     fields = {"ranks": 2, "inexact": "allow"}
-    done = cluster.run(cluster.submit(added({"forgets": True}, *trials) | fields))
+    done = cluster.run(cluster.submit(added_spec({"forgets": True}, *trials) | fields))
     assert (found := judge(cluster.plan, done)).verdict == Verdict.INEXACT
     assert verdict_text(done, found).startswith("inexact, and shared results may be wrong: ")
 

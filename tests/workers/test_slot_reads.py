@@ -196,7 +196,7 @@ def test_a_study_cannot_count_on_weights_that_are_being_deleted(cluster: Cluster
 # ------------------------------------------------------------------------------------------------------------- inputs
 
 
-def told(cluster: Cluster, study: StudyId) -> list[str]:
+def inexact_reasons(cluster: Cluster, study: StudyId) -> list[str]:
     found: list[str] = documents.study(cluster.plan, study, now=0.0)["not_exact"]
     return found
 
@@ -212,7 +212,7 @@ def test_a_file_that_changes_after_the_submission_is_told_with_every_result(clus
     study = cluster.submit(BRANCHES, inputs=[look(str(data))])
     replace(data, "two", 9)
     cluster.run(study)
-    assert f"read {data}, which had changed since the study was submitted" in told(cluster, study)[0]
+    assert f"read {data}, which had changed since the study was submitted" in inexact_reasons(cluster, study)[0]
     trial = documents.trial(cluster.plan, cluster.study(study).trials[1])
     assert any("had changed" in each for each in trial["not_exact"])
 
@@ -224,7 +224,7 @@ def test_a_file_that_changes_while_a_chain_trains_is_told(cluster: Cluster, tmp_
     study = cluster.submit(spec(({"lr": 0.1}, 6), trainer="beginner"), inputs=[look(str(data))])
     cluster.at("train", 3, lambda: replace(data, "two", 9))
     cluster.run(study)
-    assert told(cluster, study) == [f"1 stage read {data}, which had changed since the study was submitted"]
+    assert inexact_reasons(cluster, study) == [f"1 stage read {data}, which had changed since the study was submitted"]
     [lost] = cluster.events(e.ExactnessLost)
     assert lost.step == 1, "its earlier results are of that chain, too"
 
@@ -235,7 +235,7 @@ def test_a_file_that_was_only_touched_or_written_again_is_the_same(cluster: Clus
     study = cluster.submit(BRANCHES, inputs=[look(str(data))])
     replace(data, "one", 9)
     cluster.run(study)
-    assert told(cluster, study) == []
+    assert inexact_reasons(cluster, study) == []
 
 
 @pytest.mark.parametrize("becomes", ["another", "missing", "copied anew"])
@@ -251,27 +251,31 @@ def test_a_file_that_a_trainer_was_seen_to_read_is_told_where_it_is_another(
         replace(data, "two" if becomes == "another" else "one", 9)
     cluster.run(study)
     since = "which had changed since this trainer was first seen to read it"
-    assert [each.split(f"{data}, ")[1] for each in told(cluster, study)] == ([since] if becomes == "another" else [])
+    assert [each.split(f"{data}, ")[1] for each in inexact_reasons(cluster, study)] == (
+        [since] if becomes == "another" else []
+    )
 
 
 def test_what_only_workers_see_is_recorded_by_them_and_compared(cluster: Cluster, tmp_path: Path) -> None:
     data = tmp_path / "data.txt"
     replace(data, "one")
     study = cluster.submit(BRANCHES, inputs=[{"path": str(data)}])
-    assert told(cluster, study) == [
+    assert inexact_reasons(cluster, study) == [
         "its inputs are unchecked: the server does not see them, and no slot has trained for it yet"
     ]
     cluster.run(study)
-    assert told(cluster, study) == [] and cluster.study(study).inputs[0]["sha256"] == look(str(data))["sha256"]
+    assert (
+        inexact_reasons(cluster, study) == [] and cluster.study(study).inputs[0]["sha256"] == look(str(data))["sha256"]
+    )
     assert len(cluster.events(e.InputsSeen)) >= 1
     replace(data, "two", 9)
     cluster.clock.wait(100.0)
     again = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
     cluster.run(again)
-    assert f"{data} was another file when study {study} read it" in told(cluster, again)[0]
+    assert f"{data} was another file when study {study} read it" in inexact_reasons(cluster, again)[0]
     silent = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=[{"path": str(data)}])
     cluster.run(silent)  # nothing is trained, and so no slot looks
-    assert cluster.study(silent).executed == 0 and "its inputs are unchecked" in told(cluster, silent)[0]
+    assert cluster.study(silent).executed == 0 and "its inputs are unchecked" in inexact_reasons(cluster, silent)[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -285,9 +289,9 @@ def test_no_kind_of_file_holds_a_slot(cluster: Cluster, tmp_path: Path, kind: st
         assert "cannot be read" in KINDS[kind]
     elif "unread" in record:
         assert record["unread"].startswith(f"{path} {KINDS[kind]}") or record["unread"] == f"{path} {FORBIDDEN}"
-        assert told(cluster, study) == [f"its inputs are unchecked: {record['unread']}"]
+        assert inexact_reasons(cluster, study) == [f"its inputs are unchecked: {record['unread']}"]
     else:
-        assert kind == "folder of all" and told(cluster, study) == []
+        assert kind == "folder of all" and inexact_reasons(cluster, study) == []
 
 
 def test_what_slots_may_not_read_is_not_said_to_be_there(cluster: Cluster, tmp_path: Path) -> None:
@@ -299,7 +303,7 @@ def test_what_slots_may_not_read_is_not_said_to_be_there(cluster: Cluster, tmp_p
     *others, seen = cluster.study(study).inputs
     assert others == [{"path": path, "unread": f"{path} {FORBIDDEN}"} for path in paths[:2]]
     assert seen["sha256"] == look(paths[2])["sha256"]
-    assert told(cluster, study) == [f"its inputs are unchecked: /etc/passwd {FORBIDDEN} (and 1 more)"]
+    assert inexact_reasons(cluster, study) == [f"its inputs are unchecked: /etc/passwd {FORBIDDEN} (and 1 more)"]
     assert len(cluster.events(e.InputsSeen)) == 1, "later chains have no news"
 
 
@@ -309,7 +313,7 @@ def test_an_input_that_is_seen_is_compared_though_another_one_is_not(cluster: Cl
     study = cluster.submit(BRANCHES, inputs=[{"path": "/etc/passwd"}, {"path": str(data)}])
     cluster.at("train", 5, lambda: replace(data, "two", 9))
     cluster.run(study)
-    assert any(f"read {data}, which had changed since" in each for each in told(cluster, study))
+    assert any(f"read {data}, which had changed since" in each for each in inexact_reasons(cluster, study))
 
 
 @needs_leases
@@ -320,16 +324,18 @@ def test_an_input_that_does_not_answer_is_tried_again_and_fails_nothing(database
     study = cluster.submit(ALONE, inputs=[{"path": str(data)}])
     with blocked(data):
         assert cluster.run(study).state == "completed"
-    assert told(cluster, study) == [f"its inputs are unchecked: {data} was not read within 1 s"]
+    assert inexact_reasons(cluster, study) == [f"its inputs are unchecked: {data} was not read within 1 s"]
     longer = {**ALONE, "tuner": {**ALONE["tuner"], "trials": [{**ALONE["tuner"]["trials"][0], "steps": 12}]}}
     again = cluster.submit(longer, inputs=cluster.study(study).inputs)
     cluster.run(again)
-    assert cluster.study(again).inputs[0]["sha256"] == look(str(data))["sha256"] and told(cluster, again) == []
+    assert (
+        cluster.study(again).inputs[0]["sha256"] == look(str(data))["sha256"] and inexact_reasons(cluster, again) == []
+    )
     replace(data, "two", 9)
     with blocked(data):
         last = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=cluster.study(again).inputs)
         assert cluster.run(last).state == "completed"
-    assert told(cluster, last)[0] == (f"1 stage had an unchecked input: {data} was not read within 1 s")
+    assert inexact_reasons(cluster, last)[0] == (f"1 stage had an unchecked input: {data} was not read within 1 s")
     cluster.close()
 
 
@@ -352,7 +358,7 @@ def test_a_slot_that_must_end_waits_for_no_input(cluster: Cluster, tmp_path: Pat
     assert not any(chain.owner for chain in cluster.live()), "other slots were to end before they began"
     assert time.monotonic() - begun < cluster.limits.reading / 2
     unchecked = "had unchecked inputs: the slot had to stop before it had read them"
-    assert (unchecked in str(told(cluster, study))) == (at == "train")
+    assert (unchecked in str(inexact_reasons(cluster, study))) == (at == "train")
     assert (cluster.study(study).executed > 0) == (at == "train")
 
 

@@ -25,7 +25,7 @@ class EndpointConnectionError(Exception):
     """As botocore's: no OSError."""
 
 
-def refused(key: str) -> None:
+def refuse(key: str) -> None:
     raise EndpointConnectionError("Could not connect to the endpoint URL")
 
 
@@ -55,7 +55,7 @@ def test_an_unneeded_chain_waits_for_no_checkpoint(cluster: Cluster) -> None:
             cluster.cancel(study)
             cluster.ticker.tick()
             cluster.beat()
-        refused(key)
+        refuse(key)
 
     cluster.store.before_read = away
     cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
@@ -136,7 +136,7 @@ def test_a_slot_that_waits_for_the_store_reports_it(cluster: Cluster) -> None:
         cluster.slots["gpu0"].heartbeat.round()
         notes.append(cluster.row().note)
 
-    cluster.store.before_write = ill_for(cluster, 30.0, refused)
+    cluster.store.before_write = ill_for(cluster, 30.0, refuse)
     cluster.clock.on_wait = look
     study = cluster.submit(spec(({}, 2)))
     cluster.work()
@@ -177,7 +177,7 @@ def test_a_branch_begins_with_what_is_in_memory(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def saved(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
+def saves_by_step(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
     """By the steps at which states were given to savers: whether several stages wait to begin there."""
     found, save = dict[int, bool](), Saver.save
 
@@ -189,16 +189,16 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
     return found
 
 
-def test_a_saver_is_told_where_several_stages_wait_to_begin(cluster: Cluster, saved: dict[int, bool]) -> None:
+def test_a_saver_is_told_where_several_stages_wait_to_begin(cluster: Cluster, saves_by_step: dict[int, bool]) -> None:
     cluster.run(cluster.submit(BRANCHES))
-    assert saved == {4: True, 8: False}
+    assert saves_by_step == {4: True, 8: False}
 
 
-def test_intermediate_states_are_no_such_place(cluster: Cluster, saved: dict[int, bool]) -> None:
+def test_intermediate_states_are_no_such_place(cluster: Cluster, saves_by_step: dict[int, bool]) -> None:
     cluster.submit(BRANCHES)
     cluster.at("train", 2, lambda: cluster.retiring.add("gpu0"))
     cluster.work()
-    assert saved == {3: False}
+    assert saves_by_step == {3: False}
 
 
 def test_the_scheduler_hears_of_an_evaluation_before_its_state_is_stored(cluster: Cluster) -> None:

@@ -40,18 +40,18 @@ RUNTIME = Path(__file__).parents[1] / "runtime"
 
 
 @pytest.fixture
-def started() -> list[TrainerProcess]:
+def processes() -> list[TrainerProcess]:
     """All processes that the slot has started."""
     return []
 
 
 @pytest.fixture
-def proving(sqlite_url: str, tmp_path: Path, warm: Warm, started: list[TrainerProcess]) -> Iterator[Cluster]:
+def proving(sqlite_url: str, tmp_path: Path, warm: Warm, processes: list[TrainerProcess]) -> Iterator[Cluster]:
     """One slot that trains in processes of its own, and makes proofs."""
 
     def start() -> TrainerProcess:
-        started.append(TrainerProcess.start(warm))
-        return started[-1]
+        processes.append(TrainerProcess.start(warm))
+        return processes[-1]
 
     database = Database(sqlite_url)
     made = Cluster(database, tmp_path, start=start, silence=60.0, proofs=True)
@@ -69,7 +69,7 @@ def study(trainer: str, lr: float = 0.1, **fields: Any) -> Json:
     return {**named, "tuner": {"kind": "trials", "trials": trials}, **fields}
 
 
-def found(cluster: Cluster, proof: str = "") -> list[e.ExactnessTested]:
+def comparisons(cluster: Cluster, proof: str = "") -> list[e.ExactnessTested]:
     tested = cluster.events(e.ExactnessTested)
     return [each for each in tested if proof in ("", each.proof) and not each.goes_on]
 
@@ -83,8 +83,8 @@ def is_identical(cluster: Cluster, study: StudyId) -> bool:
 def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("right")))
     assert (done.state, done.isolated) == ("completed", "")
-    assert [test.proof for test in found(proving)][:2] == ["check", "handover"]
-    assert not any(test.difference or test.stray or test.unproven for test in found(proving))
+    assert [test.proof for test in comparisons(proving)][:2] == ["check", "handover"]
+    assert not any(test.difference or test.stray or test.unproven for test in comparisons(proving))
     assert done.executed == done.unique
     alone = proving.run(proving.submit(study("right", merge=False, check=False)))
     assert proving.values(alone.id) == proving.values(done.id)
@@ -94,7 +94,7 @@ def test_a_right_trainer_is_tried_and_proven(proving: Cluster) -> None:
 def test_the_mode_of_a_network_and_the_order_of_a_group_are_no_suspicion(proving: Cluster) -> None:
     """They cost each ordinary trainer a whole trial: it was compared before its last evaluation, and not behind it."""
     done = proving.run(proving.submit(study("ordinary", eval_every=1)))
-    compared = found(proving, "handover")
+    compared = comparisons(proving, "handover")
     assert compared and not any(test.difference or test.stray or test.unproven for test in compared)
     assert not done.isolated
 
@@ -124,7 +124,7 @@ def test_a_check_reports_the_difference_and_its_cause(
     proving: Cluster, trainer: str, difference: str, cause: str
 ) -> None:
     proving.run(proving.submit(study(trainer)))
-    [check] = found(proving, "check")
+    [check] = comparisons(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check
     assert (f"Likely: {cause}" if cause else "") in check.difference, check
     assert not (check.unproven or check.begin or check.stray) and check.step == 2
@@ -133,9 +133,9 @@ def test_a_check_reports_the_difference_and_its_cause(
 @pytest.mark.slow
 def test_what_does_not_come_back_and_changes_nothing_is_compared_as_a_whole_and_no_mark(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("idle")))
-    strays = [set(each.stray) for each in found(proving, "handover") if each.stray]
+    strays = [set(each.stray) for each in comparisons(proving, "handover") if each.stray]
     assert strays and strays[0] == {"self.seen"}, "of another one the trainer says that it does not matter"
-    assert [each for each in found(proving, "whole") if each.difference] == [] != found(proving, "whole")
+    assert [each for each in comparisons(proving, "whole") if each.difference] == [] != comparisons(proving, "whole")
     assert not done.isolated and not any(map(trial_marks(proving.plan, done), done.trials))
     assert judge(proving.plan, done).verdict == Verdict.VERIFIED
 
@@ -157,7 +157,7 @@ def test_a_check_names_the_causes_that_peoples_trainers_have(
 ) -> None:
     proving.sources = {trainer: TrainerSource(str(RUNTIME / "inexact.py"), "1")}
     proving.run(proving.submit(study(trainer, lr=0.001, metric="value", trainer_args=args, inexact="refuse")))
-    [check] = found(proving, "check")
+    [check] = comparisons(proving, "check")
     assert difference in check.difference and bool(difference) == bool(check.difference), check
     assert not (check.stray or check.unproven), check
 
@@ -189,7 +189,7 @@ def test_a_script_is_told_of_in_words_of_its_own(proving: Cluster, tmp_path: Pat
     file.write_text(SCRIPT)
     proving.sources = Catalogue([str(file)]).describe()
     proving.run(proving.submit(study("script", inexact="refuse")))
-    [check] = found(proving, "check")
+    [check] = comparisons(proving, "check")
     assert check.unread == []
     assert check.difference.endswith("Likely: data.rng (a global of script.py) not restored by load() of run.state")
 
@@ -203,7 +203,7 @@ def test_hyper_parameters_that_a_script_does_not_read_are_on_record(proving: Clu
     for trial in asked["tuner"]["trials"]:
         trial["hp"]["decay"] = 0.1
     done = proving.run(proving.submit(asked))
-    [check] = found(proving, "check")
+    [check] = comparisons(proving, "check")
     assert (check.unread, check.difference) == (["decay"], "")
     assert unread_hp(proving.plan, done) == ["decay"]
     other = proving.study(proving.submit(study("script")))
@@ -213,7 +213,7 @@ def test_hyper_parameters_that_a_script_does_not_read_are_on_record(proving: Clu
 @pytest.mark.slow
 def test_a_fresh_process_that_cannot_take_the_state_is_a_difference(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("unloadable")))
-    [check] = found(proving, "check")
+    [check] = comparisons(proving, "check")
     words = "the trainer failed when it resumed from its state: RuntimeError: the buffers are not there yet"
     assert check.difference == done.isolated == words
     assert done.state == "completed"
@@ -240,7 +240,7 @@ def test_what_a_trainer_printed_that_fails_its_check_is_in_the_trials_log(provin
 
 def test_a_crash_in_a_check_is_no_verdict(proving: Cluster) -> None:
     done = proving.run(proving.submit(study("leaving")))
-    [check] = found(proving)
+    [check] = comparisons(proving)
     assert check.unproven.startswith("the check ended with a crash: ") and not check.difference
     assert [trial.state for trial in done.trials] == ["failed"] * 3
     assert {failure.kind for failure in proving.events(e.StageFailed)} == {"crash"}

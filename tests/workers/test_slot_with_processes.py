@@ -123,7 +123,7 @@ class Cycling(Trainer):
 """
 
 
-def cycled(lr: float, steps: int) -> float:
+def cycling_score(lr: float, steps: int) -> float:
     w, scales = 0.1, itertools.cycle([0.2, 0.7, 1.3])
     for _ in range(steps):
         w = math.sin(2.7 * w + lr * next(scales))
@@ -136,7 +136,7 @@ def test_nothing_of_another_trial_is_left_in_a_process(real: Cluster, tmp_path: 
     real.sources["cycling"] = TrainerSource(str(tmp_path / "cycling.py"), "1")
     study = real.submit({**spec(*(({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3))), "trainer": "cycling"})
     done = real.run(study)
-    assert real.values(done.id) == [("completed", {"score": cycled(lr, 5)}) for lr in (0.1, 0.2, 0.3)]
+    assert real.values(done.id) == [("completed", {"score": cycling_score(lr, 5)}) for lr in (0.1, 0.2, 0.3)]
     assert real.processes["gpu0"] == 1, "all are forks of one template"
     assert not real.plan.shares_processes(done)
     for trial in range(3):
@@ -152,7 +152,7 @@ def test_a_trainer_that_leaves_a_file_open_has_a_process_for_each_trial(
     (tmp_path / "cycling.py").write_text(CYCLE.replace("print(", held))
     real.sources["cycling"] = TrainerSource(str(tmp_path / "cycling.py"), "1")
     done = real.run(real.submit({**spec(*(({"lr": lr}, 5) for lr in (0.1, 0.2, 0.3))), "trainer": "cycling"}))
-    assert real.values(done.id) == [("completed", {"score": cycled(lr, 5)}) for lr in (0.1, 0.2, 0.3)]
+    assert real.values(done.id) == [("completed", {"score": cycling_score(lr, 5)}) for lr in (0.1, 0.2, 0.3)]
     assert real.processes["gpu0"] == 3
     said = [message for message in caplog.messages if "process of its own" in message]
     assert said == [

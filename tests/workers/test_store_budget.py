@@ -30,13 +30,13 @@ def asha(**fields: Any) -> dict[str, Any]:
     return {**study, "space": SPACE, "tuner": ASHA, **fields}
 
 
-def stored(cluster: Cluster) -> set[str]:
+def stored_files(cluster: Cluster) -> set[str]:
     root = cluster.folder / "checkpoints"
     return {str(path.relative_to(root)) for path in root.rglob("*.safetensors")}
 
 
 def bytes_of(cluster: Cluster) -> int:
-    return sum((cluster.folder / "checkpoints" / key).stat().st_size for key in stored(cluster))
+    return sum((cluster.folder / "checkpoints" / key).stat().st_size for key in stored_files(cluster))
 
 
 def run(cluster: Cluster, study: StudyId, deleting: Retention) -> list[int]:
@@ -70,7 +70,7 @@ def test_the_store_stays_under_the_budget_and_no_result_is_another(database: Dat
         state = CheckpointStore(cluster.store).read(kept.key, kept.checkpoint.sha256)
         assert state.size == kept.checkpoint.size
         state.close()
-    assert stored(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
+    assert stored_files(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
     cluster.close()
 
 
@@ -112,7 +112,7 @@ def test_deleted_states_are_retrained_on_request(cluster: Cluster) -> None:
     deleting = cluster.deleting(budget=1)
     while deleting.look().objects:
         pass
-    assert len(stored(cluster)) == 1  # that of the best of the first study
+    assert len(stored_files(cluster)) == 1  # that of the best of the first study
     longer = cluster.submit(spec(({}, 8), ({"lr": 0.2}, 8), keep_best=0))
     cluster.run(longer)
     assert cluster.study(longer).executed == 16  # no state was left to resume from
@@ -123,10 +123,10 @@ def test_a_crash_between_the_two_steps_is_made_up_for(cluster: Cluster) -> None:
     cluster.run(cluster.submit(spec(({}, 4), keep_best=0)))
     [kept] = checkpoint_needs.checkpoints(cluster.plan)
     cluster.give(c.ReleaseCheckpoints(checkpoints=(kept,), reason="budget"))
-    assert stored(cluster)
+    assert stored_files(cluster)
     freed = cluster.deleting(budget=None).look()
     assert (freed.objects, freed.is_done) == (1, True)
-    assert not stored(cluster) and not cluster.plan.released
+    assert not stored_files(cluster) and not cluster.plan.released
     assert [event.reason for event in cluster.events(e.CheckpointDropped)] == ["deleted"]
 
 
@@ -139,7 +139,7 @@ def test_a_deleted_study_takes_its_own_with_it_and_leaves_the_others_theirs(clus
     cluster.give(c.DeleteStudy(study=gone, at=1.0))
     assert cluster.deleting(budget=None).look().objects == 1
     assert cluster.values(stays) == values
-    assert stored(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
+    assert stored_files(cluster) == {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
     with cluster.records.read() as rows:
         assert rows.studies.find(gone) is None and rows.studies.find(stays) is not None
 
@@ -155,7 +155,7 @@ def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_
     trials = cluster.study(study).trials
     assert [sorted(checkpoint_needs.states_of(cluster.plan, trial)) for trial in trials] == [[3, 6]] * 2
     there = {kept.key for kept in checkpoint_needs.checkpoints(cluster.plan)}
-    assert there == stored(cluster) and len(there) == (3 if merge else 4)
+    assert there == stored_files(cluster) and len(there) == (3 if merge else 4)
     stray = cluster.folder / "checkpoints" / cluster.stream / "stray.safetensors"
     stray.write_bytes(b"of a worker that was killed")
     os.utime(stray, (0, 0))
@@ -165,4 +165,4 @@ def test_states_kept_on_purpose_survive_the_end_any_budget_and_gc_and_others_do_
     cluster.give(c.DeleteStudy(study=study, at=cluster.clock.now()))
     while not deleting.look().is_done:
         pass
-    assert not stored(cluster)
+    assert not stored_files(cluster)

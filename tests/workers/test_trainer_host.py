@@ -249,11 +249,11 @@ def test_a_chain_is_told_how_long_a_fresh_process_may_take(
     told = list[tuple[int, float | None]]()
     begin = TrainerHost.begin
 
-    def noted(host: TrainerHost, work: ChainAssignment, *rest: Any) -> None:
+    def note_begin(host: TrainerHost, work: ChainAssignment, *rest: Any) -> None:
         told.append((work.stages[-1].end - work.stages[0].start, work.most_fresh_seconds))
         begin(host, work, *rest)
 
-    monkeypatch.setattr(TrainerHost, "begin", noted)
+    monkeypatch.setattr(TrainerHost, "begin", note_begin)
     cluster.script = lambda slot, process, what, step: cluster.clock.wait(1.0) if what == "train" else None
     done = cluster.run(cluster.submit({**BRANCHES, "merge": False, "fresh_processes": fresh}))
     cluster.run(cluster.submit({**BRANCHES, "name": "next", "fresh_processes": fresh}))

@@ -9,7 +9,7 @@ import pytest
 from cluster import LEASE, Cluster
 from in_process import InProcess
 from studies import ALONE, BRANCHES
-from test_slot_storage import ill_for, missing, refused
+from test_slot_storage import ill_for, missing, refuse
 
 from app.domain import events as e
 from app.domain.search_plan import Study
@@ -46,7 +46,7 @@ def is_made(cluster: Cluster, proof: str) -> bool:
     return any(chain.proof == proof for chain in cluster.plan.chains.values())
 
 
-def found(cluster: Cluster, proof: str) -> list[e.ExactnessTested]:
+def comparisons(cluster: Cluster, proof: str) -> list[e.ExactnessTested]:
     tested = cluster.events(e.ExactnessTested)
     return [each for each in tested if each.proof == proof and not each.goes_on]
 
@@ -60,7 +60,7 @@ def ends(cluster: Cluster, proof: str) -> list[str]:
 def says_the_same(cluster: Cluster, study: Study) -> None:
     """As it would be without any fault."""
     assert (study.state, study.isolated, study.executed) == ("completed", "", study.unique)
-    [check], [handover] = found(cluster, "check"), found(cluster, "handover")
+    [check], [handover] = comparisons(cluster, "check"), comparisons(cluster, "handover")
     assert (check.step, check.difference, check.stray, check.unproven) == (2, "", {}, "")
     assert max(handover.begin, handover.since) == 4 and handover.step >= 6
     assert (handover.difference, handover.stray, handover.unproven) == ("", {}, "")
@@ -71,7 +71,7 @@ def test_without_a_fault(proving: Cluster) -> None:
     done = proving.run(proving.submit(BRANCHES))
     says_the_same(proving, done)
     assert ends(proving, "check") == ends(proving, "handover") == ["done"]
-    [handover] = found(proving, "handover")
+    [handover] = comparisons(proving, "handover")
     assert done.proof_steps == 3 + handover.step - handover.begin
     values = proving.values(done.id)
     assert values == proving.values(proving.run(proving.submit(ALONE)).id)
@@ -118,7 +118,7 @@ def test_a_worker_that_is_killed_costs_a_lease(proving: Cluster, proof: str, wha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("illness", "seconds"), [(refused, 0.3), (refused, 60.0), (missing, 0.3), (missing, 20.0)])
+@pytest.mark.parametrize(("illness", "seconds"), [(refuse, 0.3), (refuse, 60.0), (missing, 0.3), (missing, 20.0)])
 def test_a_slot_waits_for_an_unavailable_store(
     proving: Cluster, illness: Callable[[str], None], seconds: float
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_state_that_is_gone_leaves_it_unproven(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
     proving.store.before_read = lambda key: missing(key) if is_made(proving, "handover") else None
     done = proving.run(study)
-    handovers = found(proving, "handover")  # where another state is there, it is tried next
+    handovers = comparisons(proving, "handover")  # where another state is there, it is tried next
     assert (done.state, done.isolated) == ("completed", "")
     assert handovers[0].unproven.endswith("is not there") and not any(each.difference for each in handovers)
     assert not proving.events(e.CheckpointDropped) and not proving.events(e.StageFailed)
@@ -159,7 +159,7 @@ def test_other_bits_on_another_machine_are_no_verdict(proving: Cluster) -> None:
 
     act_during(proving, "handover", "train", move)
     done = proving.run(study)
-    handover = found(proving, "handover")[0]  # it is tried again
+    handover = comparisons(proving, "handover")[0]  # it is tried again
     assert handover.unproven == "the state was made under another torch (2.12.0, and 2.13.0 here)"
     assert (done.state, done.isolated, handover.difference) == ("completed", "", "")
 
@@ -167,10 +167,10 @@ def test_other_bits_on_another_machine_are_no_verdict(proving: Cluster) -> None:
 def test_an_error_that_comes_once_is_no_verdict(proving: Cluster) -> None:
     study = proving.submit(BRANCHES)
 
-    def failed(process: InProcess) -> None:
+    def fail(process: InProcess) -> None:
         raise TrainerFailed("exception", "OSError: stale file handle", signature="OSError")
 
-    act_during(proving, "handover", "train", failed)
+    act_during(proving, "handover", "train", fail)
     says_the_same(proving, proving.run(study))
 
 
@@ -188,6 +188,6 @@ def test_a_lost_verification_gives_no_verdict(proving: Cluster) -> None:
     is_set = proving.script
     while proving.script is is_set:
         proving.round()
-    assert found(proving, "handover") == ends(proving, "handover") == []
+    assert comparisons(proving, "handover") == ends(proving, "handover") == []
     assert [each.stream for each in proving.live()] == []
     assert proving.study(study).is_running
