@@ -197,7 +197,7 @@ class Effects:
         self.process.kill()
 
 
-def chosen(chance: Random) -> list[str]:
+def choose_faults(chance: Random) -> list[str]:
     """Half of the faults, more or less: with all of them at once, one hides the other (swarm testing). In every fourth
     history only the faults that must cost nothing."""
     share, some = chance.random(), RATES if chance.random() < 0.75 else FREE

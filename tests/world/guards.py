@@ -30,7 +30,7 @@ Without = Callable[[pytest.MonkeyPatch], None]
 def fences(patch: pytest.MonkeyPatch) -> None:
     """Who had a chain may write for it when it is over."""
 
-    def unguarded(name: str) -> Callable[..., Any]:
+    def ignore_fence(name: str) -> Callable[..., Any]:
         real = getattr(MemoryChains, name)
 
         def do(*given: Any) -> Any:
@@ -42,7 +42,7 @@ def fences(patch: pytest.MonkeyPatch) -> None:
         return do
 
     for name in ("report", "heartbeat", "flags", "advance", "release", "finish"):
-        patch.setattr(MemoryChains, name, unguarded(name))
+        patch.setattr(MemoryChains, name, ignore_fence(name))
 
 
 def keys_of_facts(patch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def crashes_of_packs(patch: pytest.MonkeyPatch) -> None:
 def marks_without_pack(patch: pytest.MonkeyPatch) -> None:
     """Trials that are trained without their pack have no mark."""
 
-    def unmarked(*given: Any) -> LaneContext:
+    def unmarked_context(*given: Any) -> LaneContext:
         return LaneContext(*given[:4])
 
-    patch.setattr(group, "LaneContext", unmarked)
+    patch.setattr(group, "LaneContext", unmarked_context)
 
 
 def lanes_that_nobody_has(patch: pytest.MonkeyPatch) -> None:

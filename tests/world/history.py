@@ -10,7 +10,7 @@ from random import Random
 from unittest.mock import patch
 from uuid import UUID
 
-from tests.world.fault_alphabet import HELD, PAUSE, RATES, chosen
+from tests.world.fault_alphabet import HELD, PAUSE, RATES, choose_faults
 from tests.world.oracle import LOOK, check, check_lent, standing
 from tests.world.settings import STEP, Setting, long_setting, setting
 from tests.world.surroundings import folder_of_world
@@ -36,21 +36,21 @@ def faults_of(seed: int) -> list[str]:
     """The faults that a seed chooses; without retries, none that count against a trial."""
     chance = Random(seed)
     never = HELD if any(spec.get("max_restarts") == 0 for spec in setting(chance).studies) else set()
-    return [fault for fault in chosen(chance) if fault not in never]
+    return [fault for fault in choose_faults(chance) if fault not in never]
 
 
 def play(seed: int, faults: Sequence[str] | None = None, kill_at: str = "") -> World:
     """The history of a seed. faults: instead of the seed's own. kill_at: as in `Faults`. Raises `Violation`."""
     chance = Random(seed)
-    return _played(seed, chance, setting(chance), faults_of(seed) if faults is None else faults, kill_at)
+    return _play_world(seed, chance, setting(chance), faults_of(seed) if faults is None else faults, kill_at)
 
 
 def play_long(seed: int, hours: float) -> World:
     """A history of some hours, with faults of all kinds. Raises `Violation`."""
-    return _played(seed, Random(seed), long_setting(hours), list(RATES))
+    return _play_world(seed, Random(seed), long_setting(hours), list(RATES))
 
 
-def _played(seed: int, chance: Random, its: Setting, wrong: Sequence[str], kill_at: str = "") -> World:
+def _play_world(seed: int, chance: Random, its: Setting, wrong: Sequence[str], kill_at: str = "") -> World:
     with folder_of_world() as folder, errors() as said, names(chance):
         world = World(seed, its, wrong, folder)
         world.faults.kill_at = kill_at

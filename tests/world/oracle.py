@@ -55,7 +55,7 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     is_left = world.setting.whims[number] == "cancel" and study.state == StudyState.CANCELLED
     assert is_left or study.state == StudyState.COMPLETED, f"study {number} is {study.state}"
     for trial, (right, got) in enumerate(
-        zip(expected(canonical_json(spec), averages), results(world, number), strict=not is_left)
+        zip(expected_results(canonical_json(spec), averages), results(world, number), strict=not is_left)
     ):
         fails = got.state == TrialState.FAILED
         assert not fails or right.state == TrialState.FAILED, f"trial {trial} of study {number} failed"
@@ -64,7 +64,9 @@ def _check_results(world: World, number: int, spec: Json) -> None:
         near = _is_without_pack(plan, study.trials[trial])
         wrong = [step for step, found in got.curve.items() if not _agree(found, right.curve[step], near=near)]
         assert not wrong, f"trial {trial} of study {number} has other values at steps {wrong}"
-        missing = [] if is_left or fails else [step for step in _due(world, number, right) if step not in got.curve]
+        missing = (
+            [] if is_left or fails else [step for step in _due_steps(world, number, right) if step not in got.curve]
+        )
         assert not missing, f"trial {trial} of study {number} has no values at steps {missing}"
         assert is_left or fails or got.steps in got.curve, f"trial {trial} of study {number} has no value at its end"
     events = [each.event for each in world.database.records.log.read(world.users.streams[number])]
@@ -81,7 +83,7 @@ def _check_results(world: World, number: int, spec: Json) -> None:
     _check_parents(events)
 
 
-def _due(world: World, number: int, right: Result) -> list[int]:
+def _due_steps(world: World, number: int, right: Result) -> list[int]:
     """The steps of a trial at which its study is measured. None where another study may have trained them before."""
     every, streams = world.setting.studies[number]["eval_every"], list(world.users.streams.values())
     is_alone = streams.count(world.users.streams[number]) == 1
@@ -169,10 +171,10 @@ def check_lent(world: World) -> None:
 
 
 @cache
-def expected(spec: str, averages: tuple[Average, ...] = ()) -> list[Result]:
+def expected_results(spec: str, averages: tuple[Average, ...] = ()) -> list[Result]:
     """The results of a study to which nothing happens, measured at each step; then the averages of its trials."""
     if averages:
-        return expected(spec) + [_average_results(spec)[each] for each in averages]
+        return expected_results(spec) + [_average_results(spec)[each] for each in averages]
     return _calm(_measured_everywhere(json.loads(spec)))
 
 
@@ -204,10 +206,10 @@ def _check_best_states(world: World) -> None:
 
 
 def know_results(seed: int) -> None:
-    """Have what `expected` says of the studies of a seed at hand."""
+    """Have the `expected_results` of the studies of a seed at hand."""
     its = setting(Random(seed))
     for spec, averages in zip(its.studies, its.averages, strict=True):
-        expected(canonical_json(spec), averages)
+        expected_results(canonical_json(spec), averages)
 
 
 def _measured_everywhere(spec: Json) -> Json:

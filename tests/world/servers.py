@@ -45,7 +45,7 @@ class WorldDatabase(Server):
         super().__init__(time)
         self.offset, self.writes, self.lost = 0.0, 0, 0
         self._replica: PutBack | None = None  # while it falls behind
-        self.sql = None if file is None else _created(file, self.clock)
+        self.sql = None if file is None else _create_database(file, self.clock)
         self.records: Records = MemoryRecords(self.clock) if self.sql is None else SqlRecords(self.sql)
 
     def fall_behind(self) -> bool:
@@ -72,7 +72,7 @@ class WorldDatabase(Server):
         return 1_000_000.0 + self._time.now + self.offset
 
 
-def _created(file: Path, clock: Callable[[], float]) -> Database:
+def _create_database(file: Path, clock: Callable[[], float]) -> Database:
     file.write_bytes(_empty())
     return Database(f"sqlite:///{file}", clock=clock)
 

@@ -81,18 +81,18 @@ def studies(chance: Random) -> tuple[Json, ...]:
         grid("world", eval_every=4, value="best", name="fours"),
         grid("other", eval_every=4, name="another plan"),
         grid("failing", space={"lr": [0.1, switch(0.1, 0.2, 5)], "mood": FAILING}),
-        packed(4),
-        packed(3, eval_every=3, value="best", name="narrow"),
-        packed(4, name="at once", max_restarts=0),
-        packed(4, tuner=sha, name="halving packs"),
-        ranked({"least": 1, "most": 4}),
-        ranked({"least": 1, "most": 2}, name="pairs or one"),
-        ranked(2, name="pairs"),
+        packed_study(4),
+        packed_study(3, eval_every=3, value="best", name="narrow"),
+        packed_study(4, name="at once", max_restarts=0),
+        packed_study(4, tuner=sha, name="halving packs"),
+        ranked_study({"least": 1, "most": 4}),
+        ranked_study({"least": 1, "most": 2}, name="pairs or one"),
+        ranked_study(2, name="pairs"),
     ]
     return tuple(chance.sample(every, chance.choice((1, 1, 2))))
 
 
-def packed(width: int, **more: Any) -> Json:
+def packed_study(width: int, **more: Any) -> Json:
     """Eight trials whose model is trained in packs."""
     named: Json = {"trainer": "packable", "metric": "val_loss", "mode": "min", "packing": width}
     spec = grid("packs", **{**named, **more})
@@ -100,14 +100,14 @@ def packed(width: int, **more: Any) -> Json:
     return {**spec, "space": {"lr": [*rates, switch(0.1, 0.05, 4), switch(0.1, 0.02, 6), 0.05, switch(0.05, 0.01, 4)]}}
 
 
-def ranked(ranks: Any, name: str = "one to four", **more: Any) -> Json:
+def ranked_study(ranks: Any, name: str = "one to four", **more: Any) -> Json:
     """The grid, of a model whose batches are cut into shards."""
     return grid("ranks", trainer="sharded", trainer_args={"tag": "ranks"}, ranks=ranks, shards=4, name=name, **more)
 
 
 def setting(chance: Random) -> Setting:
     its = studies(chance)
-    drawn = replace(_drawn(chance, its), studies=its)
+    drawn = replace(_sample_setting(chance, its), studies=its)
     wishes = Random(repr(drawn))  # earlier choices of a seed stay the same
     averages = tuple(
         _averages(wishes) if _has_averages(spec, whim) and wishes.random() < 0.5 else ()
@@ -131,7 +131,7 @@ def _averages(chance: Random) -> tuple[Average, ...]:
     return tuple(chance.sample(AVERAGES, chance.choice((1, 2, 3))))
 
 
-def _drawn(chance: Random, its: tuple[Json, ...]) -> Setting:
+def _sample_setting(chance: Random, its: tuple[Json, ...]) -> Setting:
     are_ranked = any("ranks" in spec for spec in its)
     return Setting(
         slots=chance.choice((2, 3, 4) if are_ranked else (1, 2, 3)),
@@ -158,7 +158,7 @@ def long_setting(hours: float) -> Setting:
         slots=slots,
         schedulers=2,
         proofs=True,
-        studies=(scaled(grid("long", tuner={"kind": "grid", "max_steps": 12}), steps // 12),),
+        studies=(scale_steps(grid("long", tuner={"kind": "grid", "max_steps": 12}), steps // 12),),
         gaps=(0.0,),
         whims=("wait",),
         faults_until=hours * 3600,
@@ -167,7 +167,7 @@ def long_setting(hours: float) -> Setting:
     )
 
 
-def scaled(spec: Json, factor: int) -> Json:
+def scale_steps(spec: Json, factor: int) -> Json:
     """The same study with each of its steps as several."""
     lengths = {"max_steps", "period", "eval_every"}
 
