@@ -117,26 +117,26 @@ def study(http: TestClient) -> str:
 
 
 @pytest.fixture
-def tuned(study: str, workers: Workers) -> str:
+def tuned_study(study: str, workers: Workers) -> str:
     """A study with its two trials, none of which has begun."""
     workers.tune(study)
     return study
 
 
 @pytest.fixture
-def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands for the built page."""
     monkeypatch.setattr(files, "BUILT", tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def built_page(built: Path) -> None:
+def built_page(page_folder: Path) -> None:
     """A page in that folder, whether the real one was built or not."""
-    (built / "assets").mkdir()
-    (built / "index.html").write_text(INDEX)
-    (built / "assets" / "index-1.js").write_text("/* </script> */")
-    (built / "assets" / "index-1.css").write_text("p {}")
+    (page_folder / "assets").mkdir()
+    (page_folder / "index.html").write_text(INDEX)
+    (page_folder / "assets" / "index-1.js").write_text("/* </script> */")
+    (page_folder / "assets" / "index-1.css").write_text("p {}")
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from app.agents import status
 from app.agents.serving import TOOLS
 from stagetree.client import Client
 from tests.api.agent import CHARACTERS_OF_A_TOKEN, Refusal, call, list_tools
-from tests.api.world import STUDY, Workers, changed
+from tests.api.world import STUDY, Workers, study_file
 
 
 @pytest.fixture
-def finished(server: str, workers: Workers) -> str:
+def finished_study(server: str, workers: Workers) -> str:
     """A study of two trials, both with a result."""
     with Client(server) as client:
         study = client.submit(STUDY).study
@@ -43,7 +43,7 @@ def test_a_preview_has_the_price_before_anything(server: str) -> None:
         assert list(client.studies()) == []
 
 
-def test_a_preview_counts_what_is_trained_already(server: str, finished: str) -> None:
+def test_a_preview_counts_what_is_trained_already(server: str, finished_study: str) -> None:
     assert call(server, "preview", spec=STUDY)["price"].startswith("60 are trained already, 0 new steps")
 
 
@@ -83,7 +83,7 @@ def test_a_status_says_what_trains_really(server: str, workers: Workers) -> None
     assert call(server, "status")["training"][0].startswith("gpu0: trains trials 0, 1, step 5 of 20, since ")
 
 
-def test_a_status_has_only_what_is_new(server: str, finished: str) -> None:
+def test_a_status_has_only_what_is_new(server: str, finished_study: str) -> None:
     first = call(server, "status")
     assert len(first["news"]) > 3 and call(server, "status", cursor=first["cursor"]).get("news") is None
     call(server, "note", text="lr 0.1 throughout is better", trial=1)
@@ -92,7 +92,7 @@ def test_a_status_has_only_what_is_new(server: str, finished: str) -> None:
 
 def test_a_status_is_short_however_large_the_study(server: str, workers: Workers) -> None:
     space = {"lr": [0.1 + 0.01 * n for n in range(30)], "bs": 64, **{f"long_name_{n}": "x" * 60 for n in range(20)}}
-    study = call(server, "submit", spec=changed(space=space))["study"]
+    study = call(server, "submit", spec=study_file(space=space))["study"]
     workers.tune(study)
     for trial in range(30):
         workers.finish(study, workers.assign(study, trial), {"accuracy": trial / 100})
@@ -103,11 +103,11 @@ def test_a_status_is_short_however_large_the_study(server: str, workers: Workers
 
 
 def test_a_budget_of_the_study_is_in_its_status(server: str) -> None:
-    call(server, "submit", spec=changed(max_total_steps=50))
+    call(server, "submit", spec=study_file(max_total_steps=50))
     assert call(server, "status")["budget_left"] == "50 of max_total_steps"
 
 
-def test_a_replay_says_whether_decisions_follow(server: str, finished: str) -> None:
+def test_a_replay_says_whether_decisions_follow(server: str, finished_study: str) -> None:
     answer = call(server, "replay")
     assert answer["identical"] is True and answer["best"].startswith("trial 1: 0.75")
 

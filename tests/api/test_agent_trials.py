@@ -13,9 +13,9 @@ from stagetree.client import Client
 from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import TrialDetail
 from tests.api.agent import Refusal, call
-from tests.api.world import STUDY, Workers, changed
+from tests.api.world import STUDY, Workers, study_file
 
-ASHA = changed(
+ASHA = study_file(
     space={"lr": {"uniform": [0.01, 0.1]}, "bs": 64},
     tuner={"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40, "reduction_factor": 2},
 )
@@ -67,7 +67,7 @@ def test_two_trials_are_compared_from_where_they_part(server: str, study: str) -
     assert call(server, "compare", trial=0, other=0)["parting"].startswith("they do not part: all 40 steps")
 
 
-def measured(trial: int, value: float, deviation: float, begin: int = 0) -> TrialDetail:
+def trial_detail(trial: int, value: float, deviation: float, begin: int = 0) -> TrialDetail:
     outcome = {"step": 40, "value": value, "deviation": deviation, "repeats": 4, "repeats_from": begin}
     fields: dict[str, Any] = {"trial": trial, "state": "completed", "steps": 40, "value": value, "last": outcome}
     return TrialDetail.from_json({**fields, "path": [f"n{trial}"], "starts": [0]})
@@ -84,7 +84,9 @@ def measured(trial: int, value: float, deviation: float, begin: int = 0) -> Tria
 )
 def test_a_difference_is_weighed_against_its_noise(deviation: float, begin: int, verdict: str) -> None:
     study = StudyAnswer.from_json({"study": "s", "state": "completed", "metric": "accuracy", "mode": "max"})
-    assert verdict in difference_text(study, measured(0, 0.5, deviation, begin), measured(1, 0.7, deviation, begin))
+    assert verdict in difference_text(
+        study, trial_detail(0, 0.5, deviation, begin), trial_detail(1, 0.7, deviation, begin)
+    )
 
 
 def test_a_branch_has_a_price_and_waits_for_its_token(server: str, study: str) -> None:

@@ -50,13 +50,13 @@ def log(app: FastAPI, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture
-def done(tuned: str, workers: Workers) -> str:
+def done(tuned_study: str, workers: Workers) -> str:
     """A study that is over, with more events than four parts hold."""
     for trial in range(2):
-        workers.finish(tuned, workers.assign(tuned, trial), {"accuracy": 0.5})
-    workers.close(tuned)
+        workers.finish(tuned_study, workers.assign(tuned_study, trial), {"accuracy": 0.5})
+    workers.close(tuned_study)
     assert workers.use.log.head() > 3 * PART
-    return tuned
+    return tuned_study
 
 
 @pytest.mark.slow
@@ -122,33 +122,35 @@ def logs(app: FastAPI, tmp_path: Path) -> Path:
 
 
 def test_the_output_of_a_trial_is_served_unchanged(
-    http: TestClient, tuned: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+    http: TestClient, tuned_study: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_logs, "LOG_CHARACTERS", 5)
-    (logs / tuned).mkdir(parents=True)
-    (logs / tuned / "1.log").write_bytes("--- stage\nloss 0.2 \xe4\xf6\n\x1b[2J".encode() + b"\xff torn")
-    answer = http.get(f"/studies/{tuned}/trials/1/log")
+    (logs / tuned_study).mkdir(parents=True)
+    (logs / tuned_study / "1.log").write_bytes("--- stage\nloss 0.2 \xe4\xf6\n\x1b[2J".encode() + b"\xff torn")
+    answer = http.get(f"/studies/{tuned_study}/trials/1/log")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
     assert answer.text == "--- stage\nloss 0.2 \xe4\xf6\n\x1b[2J\N{REPLACEMENT CHARACTER} torn"
 
 
 @pytest.mark.parametrize("number", [0, 2, 99])
-def test_deleted_logs_are_not_found(http: TestClient, tuned: str, logs: Path, number: int) -> None:
-    (logs / tuned).mkdir(parents=True)
-    (logs / tuned / "1.log").write_text("of another trial")
-    answer = http.get(f"/studies/{tuned}/trials/{number}/log")
+def test_deleted_logs_are_not_found(http: TestClient, tuned_study: str, logs: Path, number: int) -> None:
+    (logs / tuned_study).mkdir(parents=True)
+    (logs / tuned_study / "1.log").write_text("of another trial")
+    answer = http.get(f"/studies/{tuned_study}/trials/{number}/log")
     assert answer.status_code == 404
     assert ("has no trial" if number > 1 else "nothing is kept of what trial 0") in answer.json()["detail"]
 
 
-def test_a_server_without_a_folder_of_logs_says_so(http: TestClient, tuned: str, use: Services, app: FastAPI) -> None:
+def test_a_server_without_a_folder_of_logs_says_so(
+    http: TestClient, tuned_study: str, use: Services, app: FastAPI
+) -> None:
     app.state.services = replace(use, logs=None)
-    assert http.get(f"/studies/{tuned}/trials/0/log").status_code == 404
+    assert http.get(f"/studies/{tuned_study}/trials/0/log").status_code == 404
 
 
-def test_a_long_log_is_read_in_parts(tmp_path: Path, workers: Workers, tuned: str) -> None:
-    (tmp_path / tuned).mkdir()
-    (tmp_path / tuned / "0.log").write_text("x" * (LOG_CHARACTERS * 2 + 1))
+def test_a_long_log_is_read_in_parts(tmp_path: Path, workers: Workers, tuned_study: str) -> None:
+    (tmp_path / tuned_study).mkdir()
+    (tmp_path / tuned_study / "0.log").write_text("x" * (LOG_CHARACTERS * 2 + 1))
     use = replace(workers.use, logs=LogFolder(tmp_path))
-    parts = [len(part) for part in queries.trial_log(use, use.find(tuned), 0)]
+    parts = [len(part) for part in queries.trial_log(use, use.find(tuned_study), 0)]
     assert parts == [LOG_CHARACTERS, LOG_CHARACTERS, 1]

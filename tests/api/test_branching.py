@@ -18,7 +18,7 @@ from app.domain.trial_requests import branch_hp
 from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from stagetree.sequences import parse
-from tests.api.world import Workers, changed
+from tests.api.world import Workers, study_file
 from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
 
 TRUNK = {"family": "wsd", "peak": 0.1, "warmup": 3, "stable_until": 16, "decay": 4}
@@ -30,7 +30,7 @@ TAILS: list[Any] = [
 ]
 
 
-def trained(**fields: Any) -> Simulator:
+def simulate_trunk(**fields: Any) -> Simulator:
     """A trunk of 20 steps, in a study that is over."""
     tuner = {"kind": "trials", "trials": [{"hp": {"lr": TRUNK, "bs": 4}, "steps": 20}]}
     world = simulator(spec(tuner, **fields), slots=1)
@@ -45,7 +45,7 @@ def branch(at: int, steps: int, hp: Any, trial: int = 0) -> c.BranchTrial:
 @given(at=st.integers(1, 20), more=st.integers(1, 15), tail=st.sampled_from(TAILS))
 def test_a_branch_is_the_trial_that_writes_its_parts(at: int, more: int, tail: Any) -> None:
     """To the value and to the name of each node; it takes the steps behind the parting, and its price said so."""
-    world = trained()
+    world = simulate_trunk()
     wanted = branch(at, at + more, {"lr": tail})
     trunk, hp = (
         world.plan.studies[STUDY].trials[0],
@@ -74,7 +74,7 @@ def test_a_branch_is_the_trial_that_writes_its_parts(at: int, more: int, tail: A
 
 
 def test_branches_share_with_each_other_and_of_branches() -> None:
-    world = trained()
+    world = simulate_trunk()
     world.give(branch(10, 15, {"lr": 0.05}))
     world.give(branch(10, 15, {"lr": 0.05}))
     world.give(branch(12, 15, {"lr": 0.01}, trial=1))
@@ -100,12 +100,12 @@ def test_branches_share_with_each_other_and_of_branches() -> None:
 )
 def test_invalid_branches_are_refused(at: int, steps: int, hp: Any, problem: str) -> None:
     with pytest.raises(Refused) as refused:
-        trained().give(branch(at, steps, hp))
+        simulate_trunk().give(branch(at, steps, hp))
     assert str(refused.value).startswith(problem)
 
 
 def test_a_cancelled_trial_stays_cancelled() -> None:
-    world = trained()
+    world = simulate_trunk()
     world.give(branch(5, 20, {"lr": 0.3}))
     world.give(c.CancelStudy(study=STUDY, at=1.0))
     with pytest.raises(StateConflict, match="was cancelled: nothing of it is trained any more"):
@@ -116,7 +116,7 @@ def test_a_cancelled_trial_stays_cancelled() -> None:
 def done(http: TestClient, workers: Workers) -> str:
     """A study on the server whose one trial has come to its end."""
     trials = [{"hp": {"lr": 0.1, "bs": 64}, "steps": 20}]
-    file = changed(tuner={"kind": "trials", "trials": trials})
+    file = study_file(tuner={"kind": "trials", "trials": trials})
     del file["space"]
     study = str(http.post("/studies", json=file).json()["study"])
     workers.tune(study)
@@ -143,7 +143,7 @@ def test_a_body_that_is_wrong(http: TestClient, done: str) -> None:
 
 
 def test_an_average_that_the_trainer_cannot_take_is_refused_at_the_request(http: TestClient) -> None:
-    study = http.post("/studies", json={**changed(), "trainer": "letters"}).json()["study"]
+    study = http.post("/studies", json={**study_file(), "trainer": "letters"}).json()["study"]
     for preview in (True, False):
         said = http.post(f"/studies/{study}/trials:average", json={"trials": [0, 1]}, params={"preview": preview})
         assert said.status_code == 422 and "trainer 'letters' has no method `average(self, states)`" in said.text

@@ -29,10 +29,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def follow(use: Services, study: str, after: int = 0) -> AsyncIterator[Said]:
     """The events and, at last, the end: each with its id, or the name of it."""
-    return parsed(use.broadcasts.follow(use.feed(use.find(study), after)))
+    return parse_events(use.broadcasts.follow(use.feed(use.find(study), after)))
 
 
-async def parsed(stream: AsyncIterator[bytes]) -> AsyncIterator[Said]:
+async def parse_events(stream: AsyncIterator[bytes]) -> AsyncIterator[Said]:
     async for part in stream:
         for text in part.decode().split("\n\n"):
             fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
@@ -40,7 +40,7 @@ async def parsed(stream: AsyncIterator[bytes]) -> AsyncIterator[Said]:
                 yield fields.get("id") or fields["event"], json.loads(fields["data"])
 
 
-async def collected(stream: AsyncIterator[Said]) -> list[Said]:
+async def collect(stream: AsyncIterator[Said]) -> list[Said]:
     async with asyncio.timeout(60):
         return [said async for said in stream]
 
@@ -67,7 +67,7 @@ def test_a_hundred_followers_cost_as_many_reads_as_one(
         streams = [follow(use, study) for _ in range(number)]
         for stream in streams:
             assert (await anext(stream))[0] == "1"
-        followers = [asyncio.create_task(collected(stream)) for stream in streams]
+        followers = [asyncio.create_task(collect(stream)) for stream in streams]
         listen(use.records.database.engine, "before_cursor_execute", look)  # type: ignore[attr-defined]
         async with asyncio.timeout(60):
             while len(asked) < 10 or not all("position >" in statement for statement in asked[-10:]):
@@ -94,8 +94,8 @@ def test_a_slow_follower_misses_nothing_and_needs_no_queue(
             await asyncio.to_thread(note, workers, study, number)
             assert (await anext(fast))[1]["data"]["text"] == f"note {number}"
         await asyncio.to_thread(cancel, workers, study)
-        assert [name for name, _ in await collected(fast)] == ["42", "end"]
-        assert [name for name, _ in await collected(slow)] == [*map(str, range(2, 43)), "end"]
+        assert [name for name, _ in await collect(fast)] == ["42", "end"]
+        assert [name for name, _ in await collect(slow)] == [*map(str, range(2, 43)), "end"]
 
     asyncio.run(main())
 
@@ -105,7 +105,7 @@ def test_a_study_that_is_deleted_says_so(use: Services, study: str, workers: Wor
         stream = follow(use, study, 1)
         cancel(workers, study)
         workers.decide(study, c.DeleteStudy(study=StudyId(study), at=2.0))
-        heard = await collected(stream)
+        heard = await collect(stream)
         assert [name for name, _ in heard] == ["2", "3", "end"]
         assert heard[-1] == ("end", {"state": "deleted"})
 
@@ -120,7 +120,7 @@ def test_a_study_that_is_over_ends_for_those_who_are_late_and_for_those_who_come
         await anext(late)
         cancel(workers, study)
         for stream in (follow(use, study), follow(use, study, 1), late):
-            assert (await collected(stream))[-2:] == [("2", ANY), ("end", {"state": "cancelled"})]
+            assert (await collect(stream))[-2:] == [("2", ANY), ("end", {"state": "cancelled"})]
 
     asyncio.run(main())
 
@@ -138,7 +138,7 @@ def test_a_database_outage_ends_all_streams(
         streams = [follow(use, study) for _ in range(3)]
         for stream in streams:
             await anext(stream)
-        following = [asyncio.create_task(collected(stream)) for stream in streams]
+        following = [asyncio.create_task(collect(stream)) for stream in streams]
         with monkeypatch.context() as patched:
             patched.setattr(SqlLog, "read", away)
             assert await asyncio.gather(*following) == [[]] * 3

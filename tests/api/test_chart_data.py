@@ -33,9 +33,9 @@ def test_a_thinned_curve_keeps_its_ends_and_its_extremes(curve: list[tuple[int, 
         assert {min(values), max(values)} <= {value for _, value in found}
 
 
-def test_the_tree_has_what_trials_share_once(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    tree = http.get(f"/studies/{tuned}/tree").json()
+def test_the_tree_has_what_trials_share_once(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    tree = http.get(f"/studies/{tuned_study}/tree").json()
     nodes = tree["nodes"]
     assert nodes["parent"] == [-1, 0, 0] or nodes["parent"].count(-1) == 1
     assert (nodes["trials"][0], sum(nodes["trials"][1:])) == (2, 2 if len(nodes["trials"]) == 3 else 1)
@@ -43,32 +43,32 @@ def test_the_tree_has_what_trials_share_once(http: TestClient, tuned: str, worke
     assert nodes["values"][tree["trials"]["node"][0]][-1] == 0.5
 
 
-def test_the_timeline_says_what_each_slot_did(http: TestClient, tuned: str, workers: Workers) -> None:
-    chain = workers.assign(tuned, 0, members=("gpu1",))
-    running = http.get(f"/studies/{tuned}/timeline").json()["spans"]
+def test_the_timeline_says_what_each_slot_did(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    chain = workers.assign(tuned_study, 0, members=("gpu1",))
+    running = http.get(f"/studies/{tuned_study}/timeline").json()["spans"]
     assert (running["slot"], running["ended"], running["outcome"]) == (["gpu0"], [None], ["running"])
     assert running["members"] == [["gpu1"]]
-    workers.finish(tuned, chain, {"accuracy": 0.5})
-    workers.fail(tuned, workers.assign(tuned, 1, "gpu1"), "ValueError: no")
-    spans = http.get(f"/studies/{tuned}/timeline").json()["spans"]
+    workers.finish(tuned_study, chain, {"accuracy": 0.5})
+    workers.fail(tuned_study, workers.assign(tuned_study, 1, "gpu1"), "ValueError: no")
+    spans = http.get(f"/studies/{tuned_study}/timeline").json()["spans"]
     assert spans["outcome"][-1] == "failed" and spans["slot"][-1] == "gpu1"
     assert set(spans["outcome"][:-1]) == {"done"} and None not in spans["ended"]
 
 
-def test_history_tells_decisions_with_their_events(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    history = http.get(f"/studies/{tuned}/history").json()
+def test_history_tells_decisions_with_their_events(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    history = http.get(f"/studies/{tuned_study}/history").json()
     decisions = history["decisions"]
     assert decisions["kind"][:2] == ["start", "start"] and decisions["trial"][:2] == [0, 1]
     for position, trial in zip(decisions["position"], decisions["trial"], strict=True):
-        [event] = http.get(f"/studies/{tuned}/events", params={"after": position - 1, "limit": 1}).json()["items"]
+        [event] = http.get(f"/studies/{tuned_study}/events", params={"after": position - 1, "limit": 1}).json()["items"]
         assert (event["position"], event["data"]["trial"]) == (position, trial)
     [best] = history["best"]
     assert (best["trial"], best["value"], best["slot_seconds"]) == (0, 0.5, pytest.approx(3.0))
 
 
-def test_schedules_are_the_values_of_the_sequences(http: TestClient, tuned: str) -> None:
-    lr, bs = http.get(f"/studies/{tuned}/trials/0/schedules", params={"points": 4}).json()["items"]
+def test_schedules_are_the_values_of_the_sequences(http: TestClient, tuned_study: str) -> None:
+    lr, bs = http.get(f"/studies/{tuned_study}/trials/0/schedules", params={"points": 4}).json()["items"]
     assert (lr["name"], lr["steps"]) == ("lr", [0, 13, 26, 39])
     assert lr["values"] == pytest.approx([0.1, 0.1, 0.01, 0.01])
     assert bs["values"] == [64] * 4
@@ -76,12 +76,14 @@ def test_schedules_are_the_values_of_the_sequences(http: TestClient, tuned: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("picture", PICTURES)
-def test_a_picture_is_sent_once_for_each_moment(http: TestClient, tuned: str, workers: Workers, picture: str) -> None:
-    path = f"/studies/{tuned}/{picture}"
+def test_a_picture_is_sent_once_for_each_moment(
+    http: TestClient, tuned_study: str, workers: Workers, picture: str
+) -> None:
+    path = f"/studies/{tuned_study}/{picture}"
     tag = http.get(path).headers["ETag"]
     again = http.get(path, headers={"If-None-Match": tag})
     assert (again.status_code, again.content) == (304, b"")
-    workers.assign(tuned, 0)
+    workers.assign(tuned_study, 0)
     assert http.get(path, headers={"If-None-Match": tag}).status_code == 200
 
 

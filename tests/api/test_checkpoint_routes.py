@@ -45,31 +45,33 @@ def keep(use: Services, workers: Workers, study: str, number: int, state: object
 
 
 @pytest.fixture
-def trained(tuned: str, use: Services, workers: Workers, store: Path) -> str:
+def trained_study(tuned_study: str, use: Services, workers: Workers, store: Path) -> str:
     """A study both of whose trials are trained; the second is the better one."""
     for number, value in ((0, 0.5), (1, 0.75)):
-        kept = keep(use, workers, tuned, number)
-        workers.finish(tuned, workers.assign(tuned, number), {"accuracy": value}, kept)
-    return tuned
+        kept = keep(use, workers, tuned_study, number)
+        workers.finish(tuned_study, workers.assign(tuned_study, number), {"accuracy": value}, kept)
+    return tuned_study
 
 
-def test_the_weights_of_the_best_trial_are_a_safetensors_file(http: TestClient, trained: str) -> None:
-    answer = http.get(f"/studies/{trained}/checkpoint")
+def test_the_weights_of_the_best_trial_are_a_safetensors_file(http: TestClient, trained_study: str) -> None:
+    answer = http.get(f"/studies/{trained_study}/checkpoint")
     assert answer.status_code == 200, answer.text
-    assert answer.headers["content-disposition"] == f'attachment; filename="{trained}-trial-1-step-40.safetensors"'
+    assert (
+        answer.headers["content-disposition"] == f'attachment; filename="{trained_study}-trial-1-step-40.safetensors"'
+    )
     assert answer.headers["content-type"] == "application/octet-stream"
     found = load(answer.content)
     assert found.keys() == WEIGHTS.keys()
     assert all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
 
 
-def test_a_trial_and_a_step_can_be_named(http: TestClient, trained: str) -> None:
-    answer = http.get(f"/studies/{trained}/checkpoint?trial=0&step=40")
+def test_a_trial_and_a_step_can_be_named(http: TestClient, trained_study: str) -> None:
+    answer = http.get(f"/studies/{trained_study}/checkpoint?trial=0&step=40")
     assert "trial-0-step-40" in answer.headers["content-disposition"]
-    refused = http.get(f"/studies/{trained}/checkpoint?trial=0&step=7")
+    refused = http.get(f"/studies/{trained_study}/checkpoint?trial=0&step=7")
     assert refused.status_code == 404
     assert refused.json()["detail"].startswith("the state of trial 0 after step 7 is not kept; the steps that are: ")
-    assert http.get(f"/studies/{trained}/checkpoint?holds=all").status_code == 422
+    assert http.get(f"/studies/{trained_study}/checkpoint?holds=all").status_code == 422
 
 
 def test_where_the_best_step_has_no_state_it_is_said_what_keeps_one() -> None:
@@ -87,72 +89,76 @@ def test_where_the_best_step_has_no_state_it_is_said_what_keeps_one() -> None:
 
 
 def test_damaged_and_deleted_checkpoints_are_refused_before_any_byte(
-    http: TestClient, trained: str, store: Path
+    http: TestClient, trained_study: str, store: Path
 ) -> None:
     [path] = [path for path in store.rglob("*.safetensors") if "/40" in str(path)][-1:]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    answers = [http.get(f"/studies/{trained}/checkpoint?trial={number}") for number in (0, 1)]
+    answers = [http.get(f"/studies/{trained_study}/checkpoint?trial={number}") for number in (0, 1)]
     assert sorted(answer.status_code for answer in answers) == [200, 404]
     assert "is damaged" in next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
     path.unlink()
-    answers = [http.get(f"/studies/{trained}/checkpoint?trial={number}") for number in (0, 1)]
+    answers = [http.get(f"/studies/{trained_study}/checkpoint?trial={number}") for number in (0, 1)]
     said = next(answer.json()["detail"] for answer in answers if answer.status_code == 404)
     assert "is not in the store any more" in said
 
 
-def test_a_store_outage_is_no_deleted_checkpoint(http: TestClient, trained: str, store: Path) -> None:
+def test_a_store_outage_is_no_deleted_checkpoint(http: TestClient, trained_study: str, store: Path) -> None:
     store.rename(store.with_name("elsewhere"))
-    answer = http.get(f"/studies/{trained}/checkpoint")
+    answer = http.get(f"/studies/{trained_study}/checkpoint")
     assert answer.status_code == 503 and "is it mounted?" in answer.json()["detail"]
 
 
 def test_large_tensors_come_in_parts(
-    http: TestClient, tuned: str, use: Services, workers: Workers, store: Path
+    http: TestClient, tuned_study: str, use: Services, workers: Workers, store: Path
 ) -> None:
     large = {"weight": torch.arange(PART // 4 + 100, dtype=torch.float32)}
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    workers.record(tuned, keep(use, workers, tuned, 0, large))
-    assert torch.equal(load(http.get(f"/studies/{tuned}/checkpoint").content)["weight"], large["weight"])
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    workers.record(tuned_study, keep(use, workers, tuned_study, 0, large))
+    assert torch.equal(load(http.get(f"/studies/{tuned_study}/checkpoint").content)["weight"], large["weight"])
 
 
-def test_the_client_writes_it_to_a_folder(server: str, trained: str, tmp_path: Path) -> None:
+def test_the_client_writes_it_to_a_folder(server: str, trained_study: str, tmp_path: Path) -> None:
     with Client(server) as client:
-        path = client.checkpoint(trained, tmp_path / "best")
-        assert path == tmp_path / "best" / f"{trained}-trial-1-step-40.safetensors"
+        path = client.checkpoint(trained_study, tmp_path / "best")
+        assert path == tmp_path / "best" / f"{trained_study}-trial-1-step-40.safetensors"
         assert torch.equal(load_file(path)["weight"], WEIGHTS["weight"])
-        state = load_state(client.checkpoint(trained, tmp_path / "whole", trial=0, holds="state"))
+        state = load_state(client.checkpoint(trained_study, tmp_path / "whole", trial=0, holds="state"))
         assert state["epoch"] == 3 and torch.equal(state["model"]["bias"], WEIGHTS["bias"])
         with pytest.raises(NotFound, match="is not kept"):
-            client.checkpoint(trained, tmp_path, step=3)
-    with Study.open(trained, url=server) as study:
+            client.checkpoint(trained_study, tmp_path, step=3)
+    with Study.open(trained_study, url=server) as study:
         assert study.checkpoint(tmp_path).exists()
     assert not list(tmp_path.rglob("*.partial"))
     assert AsyncStudy.checkpoint.__doc__
 
 
-def test_a_study_that_is_over_can_be_deleted(http: TestClient, trained: str, use: Services, tmp_path: Path) -> None:
-    refused = http.delete(f"/studies/{trained}")
+def test_a_study_that_is_over_can_be_deleted(
+    http: TestClient, trained_study: str, use: Services, tmp_path: Path
+) -> None:
+    refused = http.delete(f"/studies/{trained_study}")
     assert refused.status_code == 409
-    assert refused.json()["detail"] == f"study {trained} is running: cancel it before it is deleted"
-    http.post(f"/studies/{trained}:cancel")
-    assert http.delete(f"/studies/{trained}").status_code == 204
-    assert http.get(f"/studies/{trained}").status_code == 404
-    assert http.delete(f"/studies/{trained}").status_code == 404
+    assert refused.json()["detail"] == f"study {trained_study} is running: cancel it before it is deleted"
+    http.post(f"/studies/{trained_study}:cancel")
+    assert http.delete(f"/studies/{trained_study}").status_code == 204
+    assert http.get(f"/studies/{trained_study}").status_code == 404
+    assert http.delete(f"/studies/{trained_study}").status_code == 404
     assert http.get("/studies").json()["items"] == []
 
 
 @pytest.mark.slow
-def test_others_that_share_its_plan_lose_nothing(http: TestClient, trained: str, workers: Workers, server: str) -> None:
-    from tests.api.world import changed
+def test_others_that_share_its_plan_lose_nothing(
+    http: TestClient, trained_study: str, workers: Workers, server: str
+) -> None:
+    from tests.api.world import study_file
 
-    other = http.post("/studies", json=changed(name="other")).json()["study"]
+    other = http.post("/studies", json=study_file(name="other")).json()["study"]
     workers.tune(other)
     before = http.get(f"/studies/{other}").json()
     with Client(server) as client:
         with pytest.raises(Conflict, match="cancel it before it is deleted"):
-            client.delete(trained)
-        client.cancel(trained)
-        client.delete(trained)
+            client.delete(trained_study)
+        client.cancel(trained_study)
+        client.delete(trained_study)
     after = http.get(f"/studies/{other}").json()
     assert after["best"] == before["best"] and after["trials"] == before["trials"]
     assert http.get(f"/studies/{other}/plan").json()["studies"] == [other]

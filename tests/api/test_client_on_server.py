@@ -12,7 +12,7 @@ from stagetree.client import AsyncClient, Client, Conflict, Invalid, NotFound, P
 from stagetree.sequences import MultiStep
 from stagetree.spec import StudySpec
 from stagetree.study import Study
-from tests.api.world import STUDY, Workers, changed
+from tests.api.world import STUDY, Workers, study_file
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_preview(client: Client) -> None:
 
 
 def test_all_studies_over_many_pages(client: Client) -> None:
-    submitted = [client.submit(changed(name=f"s{n}"))["study"] for n in range(5)]
+    submitted = [client.submit(study_file(name=f"s{n}"))["study"] for n in range(5)]
     assert [study["study"] for study in client.studies(limit=2)] == submitted[::-1]
     client.cancel(submitted[1])
     client.pause(submitted[3])
@@ -62,7 +62,7 @@ def test_changing_a_study(client: Client, workers: Workers) -> None:
 
 
 def test_a_branch_from_python(server: str, workers: Workers) -> None:
-    with Study.create(changed(), url=server) as study:
+    with Study.create(study_file(), url=server) as study:
         workers.tune(study.id)
         price = study.branch(1, at=10, steps=15, lr={"family": "linear", "init": 0.05, "slope": -0.01}, preview=True)
         assert (price.new, price.shared, price.trial) == (5, 10, None)
@@ -73,7 +73,7 @@ def test_a_branch_from_python(server: str, workers: Workers) -> None:
 
 
 def test_an_average_from_python(server: str, workers: Workers) -> None:
-    with Study.create(changed(), url=server) as study:
+    with Study.create(study_file(), url=server) as study:
         workers.tune(study.id)
         price = study.soup([0, 1], steps=50, hp={"lr": 0.5}, preview=True)
         made = study.soup([0, 1], weights=[2, 1])
@@ -84,7 +84,7 @@ def test_an_average_from_python(server: str, workers: Workers) -> None:
 
 
 def test_trials_from_outside(client: Client, workers: Workers) -> None:
-    external = {name: value for name, value in changed(tuner={"kind": "external"}).items() if name != "space"}
+    external = {name: value for name, value in study_file(tuner={"kind": "external"}).items() if name != "space"}
     study = client.submit(external)["study"]
     hp = {"lr": MultiStep(0.1, [20], 0.1), "bs": 64}
     [trial] = client.ask_trials(study, [{"hp": hp, "steps": 10}])
@@ -109,9 +109,9 @@ def test_refusals(client: Client) -> None:
     with pytest.raises(Conflict, match="is cancelled and cannot be changed"):
         client.resume(study)
     with pytest.raises(Invalid, match=r"trainer: must be one of digits, letters, got 'digit'; did you mean digits\?"):
-        client.submit(changed(trainer="digit"))
+        client.submit(study_file(trainer="digit"))
     with pytest.raises(Invalid, match=r"mode: must be max or min.*\n.*stepps: is not a field"):
-        client.submit(changed(mode="best", stepps=1))
+        client.submit(study_file(mode="best", stepps=1))
     with pytest.raises(ProblemError, match="There is nothing at"):
         asyncio.run(ask_for("/nowhere", client.url))
 

@@ -36,7 +36,7 @@ def address(app: FastAPI, soon: None) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def connected(address: tuple[str, int]) -> Iterator[socket.socket]:
+def connect(address: tuple[str, int]) -> Iterator[socket.socket]:
     with socket.create_connection(address, timeout=PATIENCE) as connection:
         yield connection
 
@@ -45,7 +45,7 @@ def head(method: str, path: str, *lines: str) -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *lines, "", ""]).encode()
 
 
-def received(connection: socket.socket) -> bytes:
+def receive_all(connection: socket.socket) -> bytes:
     """All until the server closes the connection."""
     text = b""
     while part := connection.recv(2**16):
@@ -62,29 +62,29 @@ def drip(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
 def test_headers_have_a_deadline(address: tuple[str, int], begun: bytes) -> None:
-    with connected(address) as connection:
+    with connect(address) as connection:
         connection.sendall(begun)
-        assert received(connection) == b""
+        assert receive_all(connection) == b""
 
 
 def test_headers_that_drip_have_the_same_deadline(address: tuple[str, int]) -> None:
-    with connected(address) as connection:
+    with connect(address) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
         with pytest.raises(OSError):
             drip(connection)
 
 
 def test_the_headers_of_a_second_request_have_a_deadline(address: tuple[str, int]) -> None:
-    with connected(address) as connection:
+    with connect(address) as connection:
         connection.sendall(head("GET", "/healthz") + b"GET /healthz HT")
-        assert received(connection).count(b"200 OK") == 1
+        assert receive_all(connection).count(b"200 OK") == 1
 
 
 def test_a_body_has_a_deadline(address: tuple[str, int]) -> None:
-    with connected(address) as connection:
+    with connect(address) as connection:
         json = ("Content-Type: application/json", "Content-Length: 100")
         connection.sendall(head("POST", f"{API}/studies", *json) + b'{"name": ')
-        text = received(connection).decode()
+        text = receive_all(connection).decode()
     assert text.startswith("HTTP/1.1 408 ") and "The body must arrive within 0.3 s." in text
 
 
@@ -106,7 +106,7 @@ def test_an_answer_that_is_not_read_has_a_deadline(address: tuple[str, int], app
         return StreamingResponse(parts(), media_type="text/plain")  # type: ignore[arg-type]
 
     app.router.routes.insert(0, app.router.routes.pop())
-    with connected(address) as connection:
+    with connect(address) as connection:
         connection.sendall(head("GET", "/endless"))
         until = time.monotonic() + PATIENCE
         while not ended and time.monotonic() < until:
@@ -123,9 +123,9 @@ def test_a_slow_answer_has_no_deadline(address: tuple[str, int], app: FastAPI) -
         return "done"
 
     app.router.routes.insert(0, app.router.routes.pop())
-    with connected(address) as connection:
+    with connect(address) as connection:
         connection.sendall(2 * head("GET", "/slow"))
-        assert received(connection).count(b"done") == 2
+        assert receive_all(connection).count(b"done") == 2
 
 
 def test_a_client_that_goes_away_is_a_line(
@@ -136,7 +136,7 @@ def test_a_client_that_goes_away_is_a_line(
 ) -> None:
     monkeypatch.setattr(http_server, "HEADER_SECONDS", PATIENCE)
     monkeypatch.setattr(strict, "BODY_SECONDS", PATIENCE)
-    with caplog.at_level(logging.INFO), connected(address) as connection:
+    with caplog.at_level(logging.INFO), connect(address) as connection:
         connection.sendall(head("GET", f"{API}/trainers"))
         assert connection.recv(2**16).startswith(b"HTTP/1.1 200"), "whose connection it is was looked up"
         json = ("Content-Type: application/json", "Content-Length: 100")

@@ -34,7 +34,7 @@ def scene(simulated: Simulator, study: Study) -> tuple[Scene, Any, PlanHistory]:
     return film(study, shown, tree, history, plan.version), tree, history
 
 
-def trained(spec: Any) -> tuple[Simulator, Study]:
+def simulate(spec: Any) -> tuple[Simulator, Study]:
     """A study to its end."""
     simulated = simulator()
     study = submit(simulated, spec)
@@ -67,7 +67,7 @@ def test_it_shows_all_that_was_measured_and_no_more(trials: list[Trial], turns: 
 
 
 def test_promotions_are_seen_when_and_where_they_were_made() -> None:
-    simulated, study = trained(asha())
+    simulated, study = simulate(asha())
     found, _, history = scene(simulated, study)
     promoted = [each for each in history.decisions(study.id) if each.kind == "promote"]
     rings = [each for each in found.drawn if each.kind == "ring"]
@@ -83,7 +83,7 @@ def test_promotions_are_seen_when_and_where_they_were_made() -> None:
 
 
 def test_a_branch_is_not_seen_before_what_it_branches_off() -> None:
-    simulated, study = trained(asha(eval_every=1))
+    simulated, study = simulate(asha(eval_every=1))
     found, _, _ = scene(simulated, study)
     seen: dict[Any, int] = {}
     lines = [each for each in found.drawn if (each.kind, each.role) == ("line", "soft")]
@@ -95,7 +95,7 @@ def test_a_branch_is_not_seen_before_what_it_branches_off() -> None:
 def test_a_branch_begins_on_the_line_that_it_leaves() -> None:
     """Between two measurements of the trunk, on the straight line that is drawn from one to the next."""
     tails = [({"lr": steps(0.1, 0.01 * at, milestones=[at])}, 60) for at in (40, 45, 50, 55)]
-    simulated, study = trained(study_of([({"lr": 0.1}, 90), *tails], eval_every=30).to_json())
+    simulated, study = simulate(study_of([({"lr": 0.1}, 90), *tails], eval_every=30).to_json())
     found, _, _ = scene(simulated, study)
     lines = [each.points for each in found.drawn if (each.kind, each.role) == ("line", "soft")]
     trunk = [piece for points in lines[:2] for piece in pairwise(points)]
@@ -178,7 +178,7 @@ def test_no_line_runs_along_the_edge() -> None:
 @pytest.mark.slow
 def test_a_gif_grows_and_then_rests() -> None:
     image = pytest.importorskip("PIL.Image")
-    simulated, study = trained(asha())
+    simulated, study = simulate(asha())
     picture = image.open(io.BytesIO(gif(scene(simulated, study)[0])))
     colours = []
     for number in (0, picture.n_frames // 2, picture.n_frames - 1):

@@ -115,12 +115,12 @@ def test_a_typescript_client(server: str, document: Path, node: Path) -> None:
     made = _node("node_modules/openapi-typescript/bin/cli.js", document, "-o", "api.ts", folder=node)
     assert made.returncode == 0, made.stderr
     (node / "client.ts").write_text(PROGRAM)
-    assert _compiled(node, "client.ts") == ""
+    assert _compiler_output(node, "client.ts") == ""
     ran = _node("client.ts", server, json.dumps(STUDY), folder=node)
     assert json.loads(ran.stdout or "null") == [STUDY["name"], 0, 404], ran.stderr
 
 
-def _compiled(folder: Path, program: str) -> str:
+def _compiler_output(folder: Path, program: str) -> str:
     """What the compiler has to say."""
     options = ["--noEmit", "--strict", "--target", "esnext", "--module", "esnext", "--moduleResolution", "bundler"]
     return _node("node_modules/typescript/bin/tsc", *options, program, folder=folder).stdout

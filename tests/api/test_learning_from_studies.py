@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from app.domain.terms import StudyId
 from app.search.tuners import TunerDriver
 from app.simulation.what_if import what_if
-from tests.api.world import Workers, changed
+from tests.api.world import Workers, study_file
 
 SPACE: dict[str, Any] = {"lr": {"loguniform": [0.001, 1]}, "bs": [32, 64]}
 NARROW: dict[str, Any] = {"lr": {"loguniform": [0.01, 1]}, "bs": [32, 64]}
@@ -21,7 +21,7 @@ RATES = [0.002, 0.5, 0.6, 0.55, 0.7]
 
 def submit(http: TestClient, **fields: Any) -> Any:
     fields = {"space": NARROW, "tuner": {**ASHA, "sampler": "trunks"}} | fields
-    return http.post("/studies", json=changed(**fields))
+    return http.post("/studies", json=study_file(**fields))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_it_begins_with_what_another_found(http: TestClient, workers: Workers, s
     """One of five trials is outside its space. Its own events hold the lessons, so the other study may be deleted."""
     fields = {"seed": 1, "learn_from": [source], "tuner": {**ASHA, "sampler": sampler}}
     said = f"its sampler begins with 4 of 5 trials of {source} with results; 1 left out: not in this study's space"
-    assert http.post("/studies:preview", json=changed(space=NARROW, **fields)).json()["advice"][-1] == said
+    assert http.post("/studies:preview", json=study_file(space=NARROW, **fields)).json()["advice"][-1] == said
     answer = submit(http, **fields).json()
     study, plan = answer["study"], workers.plan(answer["study"])
     [learned] = plan.studies[study].learned

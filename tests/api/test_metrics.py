@@ -72,10 +72,10 @@ def test_a_slot_that_is_not_heard_of_tells_nothing(http: TestClient, use: Servic
     assert not [name for name in numbers(http) if name.startswith("stagetree_slot_")]
 
 
-def test_failures_are_counted_from_the_first_look_on(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.fail(tuned, workers.assign(tuned, 0), "before")
+def test_failures_are_counted_from_the_first_look_on(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.fail(tuned_study, workers.assign(tuned_study, 0), "before")
     assert {numbers(http)[f'stagetree_failures_total{{kind="{kind}"}}'] for kind in ("exception", "lost")} == {0}
-    workers.fail(tuned, workers.assign(tuned, 1), "after")
+    workers.fail(tuned_study, workers.assign(tuned_study, 1), "after")
     for _ in range(2):
         assert numbers(http)['stagetree_failures_total{kind="exception"}'] == 1
 
@@ -93,9 +93,9 @@ def test_requests_are_counted_by_route_and_time(http: TestClient, study: str) ->
 
 
 def test_an_undelivered_message_is_counted_after_some_seconds(
-    http: TestClient, tuned: str, workers: Workers, use: Services, monkeypatch: pytest.MonkeyPatch
+    http: TestClient, tuned_study: str, workers: Workers, use: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chain = workers.assign(tuned, 0)
+    chain = workers.assign(tuned_study, 0)
     with use.records.write() as rows:
         row = rows.chains.get(chain)
         rows.slots.take("gpu1", "worker", instead_of=None, device="cpu", host="here", pid=1)
@@ -171,8 +171,10 @@ def test_who_needs_no_token_is_told_of_the_server_itself_in_an_outage(make_app: 
 def test_a_database_that_goes_after_it_was_asked(app: FastAPI, use: Services, http: TestClient) -> None:
     assert "stagetree_held_up" in numbers(http)
 
-    def gone() -> None:
+    def raise_unavailable() -> None:
         raise DatabaseUnavailable("The database is away.")
 
-    app.state.services = replace(use, records=type("Gone", (), {"read": staticmethod(gone), "log": use.log})())
+    app.state.services = replace(
+        use, records=type("Gone", (), {"read": staticmethod(raise_unavailable), "log": use.log})()
+    )
     assert "stagetree_held_up" not in numbers(http)

@@ -103,16 +103,18 @@ def test_every_refusal_is_a_problem_document(document: Json) -> None:
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-def test_answers_are_what_the_document_says(http: TestClient, document: Json, tuned: str, workers: Workers) -> None:
+def test_answers_are_what_the_document_says(
+    http: TestClient, document: Json, tuned_study: str, workers: Workers
+) -> None:
     """Before, during and after training."""
     workers.look()
-    _check_all(http, document, tuned)
-    chain = workers.assign(tuned, 0)
-    _check_all(http, document, tuned)
-    workers.finish(tuned, chain, {"accuracy": 0.5})
-    workers.fail(tuned, workers.assign(tuned, 1), "ValueError: no")
-    workers.close(tuned)
-    _check_all(http, document, tuned)
+    _check_all(http, document, tuned_study)
+    chain = workers.assign(tuned_study, 0)
+    _check_all(http, document, tuned_study)
+    workers.finish(tuned_study, chain, {"accuracy": 0.5})
+    workers.fail(tuned_study, workers.assign(tuned_study, 1), "ValueError: no")
+    workers.close(tuned_study)
+    _check_all(http, document, tuned_study)
 
 
 def _check_all(http: TestClient, document: Json, study: str) -> None:

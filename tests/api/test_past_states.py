@@ -45,61 +45,61 @@ def position(http: TestClient, study: str) -> int:
 
 
 @pytest.fixture
-def watched(http: TestClient, tuned: str, workers: Workers) -> dict[int, dict[str, Json]]:
+def answers_by_position(http: TestClient, tuned_study: str, workers: Workers) -> dict[int, dict[str, Json]]:
     """The answers at several moments of a study, by the position of the last event of each."""
-    found = {position(http, tuned): answers(http, tuned)}
-    chain = workers.assign(tuned, 0)
-    found[position(http, tuned)] = answers(http, tuned)
-    workers.finish(tuned, chain, {"accuracy": 0.5})
-    found[position(http, tuned)] = answers(http, tuned)
-    workers.fail(tuned, workers.assign(tuned, 1), "ValueError: no")
-    workers.close(tuned)
-    found[position(http, tuned)] = answers(http, tuned)
+    found = {position(http, tuned_study): answers(http, tuned_study)}
+    chain = workers.assign(tuned_study, 0)
+    found[position(http, tuned_study)] = answers(http, tuned_study)
+    workers.finish(tuned_study, chain, {"accuracy": 0.5})
+    found[position(http, tuned_study)] = answers(http, tuned_study)
+    workers.fail(tuned_study, workers.assign(tuned_study, 1), "ValueError: no")
+    workers.close(tuned_study)
+    found[position(http, tuned_study)] = answers(http, tuned_study)
     return found
 
 
 def test_an_earlier_moment_is_answered_as_it_was_then(
-    http: TestClient, tuned: str, watched: dict[int, dict[str, Json]]
+    http: TestClient, tuned_study: str, answers_by_position: dict[int, dict[str, Json]]
 ) -> None:
-    for at in [*watched, *reversed(watched)]:  # forwards folds on, backwards begins anew
-        assert answers(http, tuned, at) == watched[at]
+    for at in [*answers_by_position, *reversed(answers_by_position)]:  # forwards folds on, backwards begins anew
+        assert answers(http, tuned_study, at) == answers_by_position[at]
 
 
-def test_moments_are_looked_at_in_any_order(use: Services, tuned: str, workers: Workers) -> None:
+def test_moments_are_looked_at_in_any_order(use: Services, tuned_study: str, workers: Workers) -> None:
     """Though fewer of them are kept than there are."""
-    moments, stream, last = Snapshots(use.log, kept=2), workers.stream(tuned), workers.plan(tuned).version
+    moments, stream, last = Snapshots(use.log, kept=2), workers.stream(tuned_study), workers.plan(tuned_study).version
     for at in [*range(last, 0, -1), *range(1, last + 1)]:
         with moments.holding(stream, at) as plan:
             assert plan.version == at
 
 
-def test_results_of_trials_that_had_not_come_yet_are_none(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    then = http.get(f"/studies/{tuned}/history", params={"at": 1})
+def test_results_of_trials_that_had_not_come_yet_are_none(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    then = http.get(f"/studies/{tuned_study}/history", params={"at": 1})
     assert (then.status_code, then.json()["best"]) == (200, [])
 
 
-def test_events_of_then_are_those_up_to_then(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.assign(tuned, 0)
-    every = http.get(f"/studies/{tuned}/events").json()["items"]
+def test_events_of_then_are_those_up_to_then(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.assign(tuned_study, 0)
+    every = http.get(f"/studies/{tuned_study}/events").json()["items"]
     for limit in (1, 2, 100):
         found, cursor = [], None
         while True:
             asked = {"at": 2, "limit": limit} | ({} if cursor is None else {"cursor": cursor})
-            page = http.get(f"/studies/{tuned}/events", params=asked).json()
+            page = http.get(f"/studies/{tuned_study}/events", params=asked).json()
             found, cursor = [*found, *page["items"]], page["next_cursor"]
             if cursor is None:
                 break
         assert found == [event for event in every if event["position"] <= 2]
 
 
-def test_a_future_moment_is_refused(http: TestClient, tuned: str) -> None:
+def test_a_future_moment_is_refused(http: TestClient, tuned_study: str) -> None:
     for path in PATHS:
-        answer = http.get(f"/studies/{tuned}{path}", params={"at": 10_000})
+        answer = http.get(f"/studies/{tuned_study}{path}", params={"at": 10_000})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "at")
 
 
-def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tuned_study: str, workers: Workers) -> None:
     second = http.post("/studies", json=STUDY).json()["study"]
     workers.tune(second)
     assert http.get(f"/studies/{second}", params={"at": 1}).json()["counts"]["waiting"] == 0
@@ -107,23 +107,23 @@ def test_a_moment_counts_from_the_submission_of_the_study(http: TestClient, tune
 
 
 @pytest.mark.slow
-def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_what_if_is_worked_out_over_what_there_is(http: TestClient, tuned_study: str, workers: Workers) -> None:
     for trial in (0, 1):
-        workers.finish(tuned, workers.assign(tuned, trial), {"accuracy": 0.5})
-    workers.close(tuned)
-    same = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 40}}).json()
+        workers.finish(tuned_study, workers.assign(tuned_study, trial), {"accuracy": 0.5})
+    workers.close(tuned_study)
+    same = http.post(f"/studies/{tuned_study}:what-if", json={"changes": {"tuner.max_steps": 40}}).json()
     assert (same["trials"], same["requested"], same["saved"]) == (2, 80, 0)
-    shorter = http.post(f"/studies/{tuned}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
+    shorter = http.post(f"/studies/{tuned_study}:what-if", json={"changes": {"tuner.max_steps": 20}}).json()
     assert shorter["requested"] == 40 and shorter["saved"] > 0
 
 
 def test_oversized_replays_are_refused_in_a_sentence(
-    http: TestClient, tuned: str, monkeypatch: pytest.MonkeyPatch
+    http: TestClient, tuned_study: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(run_in_sandbox.__kwdefaults__, "limits", SandboxLimits(seconds=0))
     too_much = "this takes more than 0 s of a processor, or 2 GiB of memory"
     changes = {"changes": {"tuner.max_steps": 20}}
-    asked = [(f"/{tuned}:what-if", changes), (f"/{tuned}:replay", None), (":preview", STUDY)]
+    asked = [(f"/{tuned_study}:what-if", changes), (f"/{tuned_study}:replay", None), (":preview", STUDY)]
     for path, body in asked:
         said = http.post(f"/studies{path}", json=body)
         assert (said.status_code, said.json()["detail"]) == (422, f"{too_much}.")
@@ -163,32 +163,32 @@ WRONG = ({}, {"changes": {}}, {"changes": {"space.lr": 1}}, {"changes": {"tuner.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", WRONG, ids=str)
-def test_what_cannot_be_changed_is_refused(http: TestClient, tuned: str, body: Json) -> None:
-    assert http.post(f"/studies/{tuned}:what-if", json=body).status_code == 422
+def test_what_cannot_be_changed_is_refused(http: TestClient, tuned_study: str, body: Json) -> None:
+    assert http.post(f"/studies/{tuned_study}:what-if", json=body).status_code == 422
 
 
 def test_what_was_struck_since_is_no_part_of_an_earlier_moment(
-    http: TestClient, use: Services, tuned: str, workers: Workers
+    http: TestClient, use: Services, tuned_study: str, workers: Workers
 ) -> None:
     """A plan in memory was folded before the strike, and holds what counts no more."""
     second = http.post("/studies", json=STUDY).json()["study"]
     workers.tune(second)
-    moments, stream, last = Snapshots(use.log), workers.stream(tuned), workers.plan(tuned).version
+    moments, stream, last = Snapshots(use.log), workers.stream(tuned_study), workers.plan(tuned_study).version
     with moments.holding(stream, last) as plan:
         assert StudyId(second) in plan.studies
-    workers.record(tuned, e.StudyStruck(study=StudyId(second), reason="harm", at=1.0))
+    workers.record(tuned_study, e.StudyStruck(study=StudyId(second), reason="harm", at=1.0))
     with moments.holding(stream, last + 1) as plan:
-        assert not plan.studies[StudyId(tuned)].is_final
+        assert not plan.studies[StudyId(tuned_study)].is_final
         assert StudyId(second) not in plan.studies or not plan.studies[StudyId(second)].trials
 
 
 def test_a_past_moment_is_computed_once(
-    http: TestClient, tuned: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    http: TestClient, tuned_study: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scrubbing visits each moment many times, and going back means folding the log again."""
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    forwards = [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)]
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    forwards = [http.get(f"/studies/{tuned_study}/tree?at={at}").json() for at in (2, 3, 4)]
     monkeypatch.setattr(Snapshots, "holding", lambda *_: 1 / 0)
-    assert [http.get(f"/studies/{tuned}/tree?at={at}").json() for at in (2, 3, 4)] == forwards
+    assert [http.get(f"/studies/{tuned_study}/tree?at={at}").json() for at in (2, 3, 4)] == forwards
     with pytest.raises(ZeroDivisionError):
-        http.get(f"/studies/{tuned}/tree?at=5")
+        http.get(f"/studies/{tuned_study}/tree?at=5")

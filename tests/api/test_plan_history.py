@@ -16,12 +16,12 @@ from tests.api.world import Workers
 
 
 @pytest.fixture
-def done(tuned: str, workers: Workers) -> str:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    return tuned
+def done(tuned_study: str, workers: Workers) -> str:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    return tuned_study
 
 
-def drawn(use: Services, study: str, at: int | None = None) -> list[Any]:
+def charts(use: Services, study: str, at: int | None = None) -> list[Any]:
     return [draw(use, use.find(study), at) for draw in (chart_data.history, chart_data.timeline)]
 
 
@@ -37,25 +37,25 @@ def test_folded_events_are_not_read_again(use: Services, done: str, monkeypatch:
         return found
 
     monkeypatch.setattr(SqlLog, "read", counting)
-    before = drawn(use, done)
+    before = charts(use, done)
     assert set(reads) <= {1}, "the last event, which may be lost"
     with (
         PlanHistories(use.log).holding(stream, version) as alone,
         use.plan_histories.holding(stream, version) as beside,
     ):
         assert (alone.times, alone.spans, alone.marks) == (beside.times, beside.spans, beside.marks)
-    assert before == drawn(use, done, position)
+    assert before == charts(use, done, position)
 
 
 def test_a_released_plan_is_read_from_the_log(
     use: Services, done: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = drawn(use, done)
+    before = charts(use, done)
     monkeypatch.setattr(plan_history, "KEPT", 0)
     with use.plan_histories.holding("another", 0):
         pass
     workers.decide(done, c.CancelStudy(study=StudyId(done), at=1.0))  # folds on; the earlier history is dropped
     monkeypatch.undo()
-    after = drawn(use, done)
+    after = charts(use, done)
     assert after[0]["decisions"]["kind"] == [*before[0]["decisions"]["kind"], "cancel study"]
     assert after[1] == before[1]

@@ -14,7 +14,7 @@ from app.events.log import VersionConflict
 from app.registry import Catalogue
 from app.service.services import Services
 from stagetree.limits import Limits
-from tests.api.world import API, STUDY, MakeApp, changed
+from tests.api.world import API, STUDY, MakeApp, study_file
 
 JSON = {"Content-Type": "application/json"}
 
@@ -65,9 +65,9 @@ def test_no_such_study_to_follow(http: TestClient) -> None:
 
 @pytest.mark.parametrize("number", [2, -1, 10**30])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_no_such_trial(http: TestClient, tuned: str, method: str, number: int) -> None:
-    answer = http.request(method, f"/studies/{tuned}/trials/{number}")
-    check(answer, 404, f"study {tuned} has no trial {number}: it has trials 0 and 1")
+def test_no_such_trial(http: TestClient, tuned_study: str, method: str, number: int) -> None:
+    answer = http.request(method, f"/studies/{tuned_study}/trials/{number}")
+    check(answer, 404, f"study {tuned_study} has no trial {number}: it has trials 0 and 1")
 
 
 def test_no_such_route(http: TestClient) -> None:
@@ -112,7 +112,7 @@ def test_a_parameter_that_is_misspelt(http: TestClient) -> None:
 
 @pytest.mark.parametrize("path", ["/studies", "/studies:preview"])
 def test_every_wrong_field_is_named(http: TestClient, path: str) -> None:
-    answer = http.post(path, json=changed(mode="best", stepps=3, space={"lr": {"loguniform": [0, 1]}}))
+    answer = http.post(path, json=study_file(mode="best", stepps=3, space={"lr": {"loguniform": [0, 1]}}))
     check(
         answer,
         422,
@@ -128,7 +128,7 @@ def test_every_wrong_field_is_named(http: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/studies", "/studies:preview"])
 def test_a_trainer_that_is_not_registered(http: TestClient, path: str) -> None:
-    answer = http.post(path, json=changed(trainer="digit"))
+    answer = http.post(path, json=study_file(trainer="digit"))
     problem = "must be one of digits, letters, got 'digit'; did you mean digits?"
     check(answer, 422, f"trainer: {problem}.", trainer=problem)
 
@@ -174,13 +174,13 @@ def test_a_body_that_is_no_object(http: TestClient, body: Any) -> None:
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
 def test_text_that_no_database_can_keep(http: TestClient, text: str) -> None:
     problem = "must be text that can be kept, without NUL characters and lone surrogates"
-    check(http.post("/studies", content=json.dumps(changed(name=text)), headers=JSON), 422, name=problem)
-    answer = http.post("/studies", content=json.dumps(changed(trainer_args={"a": [{text: 1}]})), headers=JSON)
+    check(http.post("/studies", content=json.dumps(study_file(name=text)), headers=JSON), 422, name=problem)
+    answer = http.post("/studies", content=json.dumps(study_file(trainer_args={"a": [{text: 1}]})), headers=JSON)
     check(answer, 422, **{"trainer_args.a[0]": problem})
 
 
 def test_a_number_that_is_too_large(http: TestClient) -> None:
-    text = json.dumps(changed(trainer_args={"a": 1})).replace('"a": 1', '"a": 1e999')
+    text = json.dumps(study_file(trainer_args={"a": 1})).replace('"a": 1', '"a": 1e999')
     problem = "must be a finite number; this one is too large"
     check(http.post("/studies", content=text, headers=JSON), 422, **{"trainer_args.a": problem})
 

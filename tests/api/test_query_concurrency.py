@@ -150,10 +150,10 @@ def test_small_requests_are_answered_beside_many_large_ones(app: FastAPI, use: S
             assert not any(answer.done() for answer in heavy)
         assert {answer.status_code for answer in await asyncio.gather(*heavy)} == {200}
 
-    asyncio.run(_bounded(app, play))
+    asyncio.run(_play_with_timeout(app, play))
 
 
-async def _bounded(app: FastAPI, play: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> None:
+async def _play_with_timeout(app: FastAPI, play: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> None:
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url=f"http://test{API}") as http:
         await asyncio.wait_for(play(http), 60.0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.service.redaction import HIDDEN, Redactor
-from tests.api.world import changed
+from tests.api.world import study_file
 from tests.plans import max_examples
 
 SECRETS = [
@@ -88,10 +88,14 @@ def test_slots_are_numbered_and_drawings_stay_drawings() -> None:
     )
 
 
-def test_a_public_report_holds_no_secret(http: TestClient, tuned: str, built_page: None) -> None:
+def test_a_public_report_holds_no_secret(http: TestClient, tuned_study: str, built_page: None) -> None:
     for secret in SECRETS:
-        http.post(f"/studies/{tuned}/notes", json={"text": f"see {secret} there", "trial": None}).raise_for_status()
-    whole, public = (http.get(f"/studies/{tuned}/report", params=params).text for params in ({}, {"public": True}))
+        http.post(
+            f"/studies/{tuned_study}/notes", json={"text": f"see {secret} there", "trial": None}
+        ).raise_for_status()
+    whole, public = (
+        http.get(f"/studies/{tuned_study}/report", params=params).text for params in ({}, {"public": True})
+    )
     said = [json.loads(text.partition('id="answers">')[2].partition("</script>")[0]) for text in (whole, public)]
     before, after = (" ".join(strings(each)) for each in said)
     assert [secret for secret in SECRETS if secret not in before] == []
@@ -104,16 +108,16 @@ def test_a_public_report_holds_no_secret(http: TestClient, tuned: str, built_pag
 
 
 def test_a_preview_has_a_picture_where_the_report_will_be_somewhere(
-    http: TestClient, tuned: str, built_page: None
+    http: TestClient, tuned_study: str, built_page: None
 ) -> None:
     """A picture must have a whole address: without one, links show words only."""
-    path = f"/studies/{tuned}/report"
+    path = f"/studies/{tuned_study}/report"
     assert "og:image" not in http.get(path).text and 'content="summary"' in http.get(path).text
     for url, picture in (
         ("https://example.org/a/b.html?c=1", "https://example.org/a/b.png"),
         ("http://example.org/a%20b", "http://example.org/a%20b.png"),
-        ("https://example.org/a/", f"https://example.org/a/{tuned}.png"),
-        ("https://example.org", f"https://example.org/{tuned}.png"),
+        ("https://example.org/a/", f"https://example.org/a/{tuned_study}.png"),
+        ("https://example.org", f"https://example.org/{tuned_study}.png"),
     ):
         text = http.get(path, params={"public": True, "url": url}).text
         assert f'property="og:image" content="{picture}"' in text
@@ -127,7 +131,7 @@ def test_a_preview_has_a_picture_where_the_report_will_be_somewhere(
 
 def test_the_picture_of_a_public_report_holds_no_secret(http: TestClient) -> None:
     image = pytest.importorskip("PIL.Image")
-    study = http.post("/studies", json=changed(name="of anna@example.org")).raise_for_status().json()["study"]
+    study = http.post("/studies", json=study_file(name="of anna@example.org")).raise_for_status().json()["study"]
     path = f"/studies/{study}/film"
     drawn = [http.get(path, params={"public": public}).text for public in (False, True)]
     assert ["anna@example.org" in text for text in drawn] == [True, False] and HIDDEN in drawn[1]

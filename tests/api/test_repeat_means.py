@@ -22,7 +22,7 @@ from tests.domain.test_averages import STUDY, average_command, train_three_trial
 from tests.plans import METRIC, Story, study_of
 
 
-def repeated(**fields: object) -> tuple[Simulator, Study, PlanHistory]:
+def simulate_repeats(**fields: object) -> tuple[Simulator, Study, PlanHistory]:
     """A study of four trials with three repeats each, which has ended, and its history."""
     simulated, history = simulator(), PlanHistory()
     spec = study_of([({"lr": lr}, 6) for lr in (0.1, 0.2, 0.3, 0.4)], repeats=3, eval_every=2, **fields)
@@ -34,7 +34,7 @@ def repeated(**fields: object) -> tuple[Simulator, Study, PlanHistory]:
 
 def test_results_over_time_are_the_means_of_all_repeats() -> None:
     """The first repeat that was measured counted, so that the picture named another best trial than the table."""
-    simulated, study, history = repeated()
+    simulated, study, history = simulate_repeats()
     shown = pictures.history(history, study, study.submitted_version - 1, simulated.plan.version).best
     best = results.best(simulated.plan, study)
     assert best is not None and best[1].repeats == 3
@@ -54,7 +54,7 @@ def test_an_average_that_is_measured_where_it_begins_is_a_result() -> None:
 
 
 def test_the_film_ends_on_the_line_of_its_winner() -> None:
-    simulated, study, history = repeated()
+    simulated, study, history = simulate_repeats()
     tree = pictures.tree(simulated.plan, study, 1000)
     shown = documents.study(simulated.plan, study.id, now=0.0, with_trials=False)
     drawn = film(study, shown, tree, history, simulated.plan.version).drawn
@@ -65,7 +65,7 @@ def test_the_film_ends_on_the_line_of_its_winner() -> None:
 
 def test_a_trial_ends_in_a_data_frame_when_the_last_of_its_repeats_does() -> None:
     """It ended with the first."""
-    simulated, study, _ = repeated()
+    simulated, study, _ = simulate_repeats()
     plan, log = simulated.plan, simulated.log()
     trials, events = [documents.trial(plan, each) for each in study.trials], [event(each, 0) for each in log]
     shown = StudyHistory(documents.study(plan, study.id, now=0.0), trials, events, [])

@@ -102,33 +102,33 @@ def test_a_unix_socket_is_closed_to_other_users(app: FastAPI, short_folder: Path
 
 
 @pytest.fixture
-def handled(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def handled_paths(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of requests that the application has handled."""
     paths = list[str]()
     call = FastAPI.__call__
 
-    async def noted(self: FastAPI, scope: Scope, receive: Receive, send: Send) -> None:
+    async def record_path(self: FastAPI, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await call(self, scope, receive, send)
         finally:
             paths.append(scope.get("path", ""))
 
-    monkeypatch.setattr(FastAPI, "__call__", noted)
+    monkeypatch.setattr(FastAPI, "__call__", record_path)
     return paths
 
 
 @needs_root
 @pytest.mark.parametrize("ending", ["close", "reset"])
-def test_hanging_up_gives_no_rights(app: FastAPI, study: str, handled: list[str], ending: Any) -> None:
+def test_hanging_up_gives_no_rights(app: FastAPI, study: str, handled_paths: list[str], ending: Any) -> None:
     """A socket that was closed belongs to root in the kernel's table, and one that was reset has no address."""
     listening = socket.create_server(("127.0.0.1", 0))
     path = f"{API}/studies/{study}:cancel"
     send_as(NOBODY, listening.getsockname(), request_text("POST", path), ending=ending)
     with serving(app, listening) as url:
         deadline = time.monotonic() + 60
-        while path not in handled and time.monotonic() < deadline:
+        while path not in handled_paths and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert path in handled
+        assert path in handled_paths
         assert httpx.get(f"{url}{API}/studies/{study}").json()["state"] == "running"
 
 
@@ -259,10 +259,10 @@ def test_without_the_connection_a_forwarded_request_comes_from_no_proxy(
     """As with another server, or with middleware around the application."""
     call = FastAPI.__call__
 
-    async def wrapped(self: FastAPI, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call_without_connection(self: FastAPI, scope: Scope, receive: Receive, send: Send) -> None:
         await call(self, scope, lambda: receive(), send)
 
-    monkeypatch.setattr(FastAPI, "__call__", wrapped)
+    monkeypatch.setattr(FastAPI, "__call__", call_without_connection)
     with serving(make_app_with_proxies("10.0.3.0/28,127.0.0.1")) as url:
         assert session(url, "10.0.3.1").status_code == 401
         assert httpx.get(f"{url}{API}/session", headers=SIDECAR).status_code == 200

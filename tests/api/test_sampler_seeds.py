@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from stagetree import Client, Invalid, uniform, when
-from tests.api.world import Workers, changed
+from tests.api.world import Workers, study_file
 
 RANDOM: dict[str, Any] = {"kind": "random", "num_trials": 3, "max_steps": 10}
 
 
-def drawn(client: Client, workers: Workers, tuner: dict[str, Any]) -> list[Any]:
-    study = client.submit(changed(space={"lr": uniform(0, 1)}, tuner=tuner)).study
+def sampled_rates(client: Client, workers: Workers, tuner: dict[str, Any]) -> list[Any]:
+    study = client.submit(study_file(space={"lr": uniform(0, 1)}, tuner=tuner)).study
     workers.tune(study)
     assert client.replay(study).identical
     return [trial.hp["lr"]["value"] for trial in client.trials(study)]
@@ -22,14 +22,14 @@ def drawn(client: Client, workers: Workers, tuner: dict[str, Any]) -> list[Any]:
 @pytest.mark.slow
 def test_studies_with_one_seed_draw_differently_unless_they_say_from_what(server: str, workers: Workers) -> None:
     with Client(server) as client:
-        assert drawn(client, workers, RANDOM) != drawn(client, workers, RANDOM)
+        assert sampled_rates(client, workers, RANDOM) != sampled_rates(client, workers, RANDOM)
         seeded = {**RANDOM, "sampling_seed": 5}
-        assert drawn(client, workers, seeded) == drawn(client, workers, seeded)
+        assert sampled_rates(client, workers, seeded) == sampled_rates(client, workers, seeded)
 
 
 def test_the_seed_that_was_given_is_on_record(server: str) -> None:
     with Client(server) as client:
-        study = client.submit(changed(space={"lr": uniform(0, 1)}, tuner=RANDOM)).study
+        study = client.submit(study_file(space={"lr": uniform(0, 1)}, tuner=RANDOM)).study
         assert client.study(study).spec["tuner"]["sampling_seed"] >= 0
 
 
@@ -37,14 +37,14 @@ def test_the_seed_that_was_given_is_on_record(server: str) -> None:
 def test_how_ties_are_broken_is_on_record(server: str, written: dict[str, Any], recorded: str) -> None:
     tuner = {"kind": "asha", "num_trials": 3, "min_steps": 1, "max_steps": 10, **written}
     with Client(server) as client:
-        study = client.submit(changed(space={"lr": uniform(0, 1)}, tuner=tuner)).study
+        study = client.submit(study_file(space={"lr": uniform(0, 1)}, tuner=tuner)).study
         assert client.study(study).spec["tuner"]["ties"] == recorded
 
 
 def test_a_trial_is_added_with_what_exists(server: str, workers: Workers) -> None:
     space = {"opt": ["adam", "sgd"], "momentum": when({"opt": "sgd"}, uniform(0, 1))}
     with Client(server) as client:
-        study = client.submit(changed(space=space, tuner=RANDOM)).study
+        study = client.submit(study_file(space=space, tuner=RANDOM)).study
         workers.tune(study)
         assert all(
             set(t.hp) == ({"opt", "momentum"} if t.hp["opt"]["value"] == "sgd" else {"opt"})
@@ -58,4 +58,4 @@ def test_a_trial_is_added_with_what_exists(server: str, workers: Workers) -> Non
 
 def test_a_preview_gives_advice(server: str) -> None:
     with Client(server) as client:
-        assert "lr is drawn" in client.preview(changed(space={"lr": uniform(0, 1)}, tuner=RANDOM)).advice[0]
+        assert "lr is drawn" in client.preview(study_file(space={"lr": uniform(0, 1)}, tuner=RANDOM)).advice[0]

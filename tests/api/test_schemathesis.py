@@ -36,10 +36,10 @@ NOT_ASKED = [positive_data_acceptance]
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_unknown_names_find_nothing(app: FastAPI, tuned: str, workers: Workers, built_page: None) -> None:
+def test_unknown_names_find_nothing(app: FastAPI, tuned_study: str, workers: Workers, built_page: None) -> None:
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
         workers.look()  # or no scheduler was seen lately, which is a 503
-        probe(found.ok(), tuned)
+        probe(found.ok(), tuned_study)
 
 
 def probe(operation: APIOperation, study: str) -> None:
@@ -71,7 +71,7 @@ def _ask(case: schemathesis.Case, study: str | None) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("scope", Scope)
 def test_no_token_does_more_than_its_scope(
-    sqlite_url: str, trainers: str, workers: Workers, tuned: str, scope: Scope
+    sqlite_url: str, trainers: str, workers: Workers, tuned_study: str, scope: Scope
 ) -> None:
     """Any request, about a study of another user or about none."""
     how = {"database_url": sqlite_url, "trainers": trainers, "broker_url": "memory://", "hosts": "test,testserver,x"}
@@ -82,7 +82,7 @@ def test_no_token_does_more_than_its_scope(
         workers.look()
         operation = found.ok()
         if operation.path.startswith("/api/"):
-            stay_within(operation, tuned, scope, {"Authorization": f"Bearer {token}"})
+            stay_within(operation, tuned_study, scope, {"Authorization": f"Bearer {token}"})
 
 
 def stay_within(operation: APIOperation, study: str, scope: Scope, headers: dict[str, str]) -> None:

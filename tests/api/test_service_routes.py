@@ -24,12 +24,12 @@ from app.service import health
 from app.service.health import Checks
 from app.service.services import Services
 from app.settings import Settings
-from tests.api.world import STUDY, MakeApp, Workers, changed
+from tests.api.world import STUDY, MakeApp, Workers, study_file
 
 
-def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
+def test_slots(http: TestClient, tuned_study: str, workers: Workers, use: Services) -> None:
     assert http.get("/slots").json() == {"items": [], "next_cursor": None}
-    chain = workers.assign(tuned, 1, "gpu1")
+    chain = workers.assign(tuned_study, 1, "gpu1")
     workers.beat(chain, 0, 9)
     with use.records.write() as rows:
         rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="there", pid=2)
@@ -50,111 +50,111 @@ def test_slots(http: TestClient, tuned: str, workers: Workers, use: Services) ->
         "lent_to": None,
         "estimate_error": None,
     }
-    assert (busy["name"], busy["state"], busy["chain"], busy["study"]) == ("gpu1", "busy", chain, tuned)
-    node = workers.plan(tuned).studies[tuned].trials[1].path[0]
+    assert (busy["name"], busy["state"], busy["chain"], busy["study"]) == ("gpu1", "busy", chain, tuned_study)
+    node = workers.plan(tuned_study).studies[tuned_study].trials[1].path[0]
     assert busy["stage"] == {"node": node, "start": 0, "end": 40, "step": 9, "proof": None}
     workers.beat(chain, 1, 40)
     assert http.get("/slots").json()["items"][1]["stage"] is None
 
 
-def test_a_slot_that_verifies_says_so(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
+def test_a_slot_that_verifies_says_so(http: TestClient, tuned_study: str, workers: Workers, use: Services) -> None:
     """It was shown like one that trains."""
-    node = workers.plan(tuned).studies[tuned].trials[1].path[0]
+    node = workers.plan(tuned_study).studies[tuned_study].trials[1].path[0]
     with use.records.write() as rows:
         rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="there", pid=2)
-        order = work(stage(node, 0, 40, tuned), proof=VerificationOrder("whole"))
-        rows.chains.assign("proof", workers.stream(tuned), "gpu0", order, 600)
+        order = work(stage(node, 0, 40, tuned_study), proof=VerificationOrder("whole"))
+        rows.chains.assign("proof", workers.stream(tuned_study), "gpu0", order, 600)
     assert http.get("/slots").json()["items"][0]["stage"]["proof"] == "whole"
 
 
 def test_what_a_slot_waits_for_is_said_of_the_study_and_of_the_trials_that_need_it(
-    http: TestClient, tuned: str, workers: Workers, use: Services
+    http: TestClient, tuned_study: str, workers: Workers, use: Services
 ) -> None:
     """The trial was shown as waiting for a slot, while the only slot waited for a disk."""
-    before = http.get(f"/studies/{tuned}").json()
-    standing = http.get(f"/studies/{tuned}/trials/1").json()["standing"]
-    chain = workers.assign(tuned, 1, "gpu1")
+    before = http.get(f"/studies/{tuned_study}").json()
+    standing = http.get(f"/studies/{tuned_study}/trials/1").json()["standing"]
+    chain = workers.assign(tuned_study, 1, "gpu1")
     assert "waits_for" not in before
     with use.records.write() as rows:
         rows.slots.describe("gpu1", "worker", trainers={}, note="waits for the store: no route")
     text = "slot gpu1: waits for the store: no route"
-    assert http.get(f"/studies/{tuned}").json()["waits_for"] == [text]
-    assert http.get(f"/studies/{tuned}/trials/1").json()["standing"].endswith(f"; {text}")
+    assert http.get(f"/studies/{tuned_study}").json()["waits_for"] == [text]
+    assert http.get(f"/studies/{tuned_study}/trials/1").json()["standing"].endswith(f"; {text}")
     for query in ("", "?sort=-steps"):
-        shown = {each["trial"]: each for each in http.get(f"/studies/{tuned}/trials{query}").json()["items"]}
+        shown = {each["trial"]: each for each in http.get(f"/studies/{tuned_study}/trials{query}").json()["items"]}
         assert shown[1]["standing"].endswith(f"; {text}")
-    workers.finish(tuned, chain, {"accuracy": 0.5})
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
-    assert "slot gpu1" not in http.get(f"/studies/{tuned}/trials/1").json()["standing"] + standing
+    workers.finish(tuned_study, chain, {"accuracy": 0.5})
+    assert "waits_for" not in http.get(f"/studies/{tuned_study}").json()
+    assert "slot gpu1" not in http.get(f"/studies/{tuned_study}/trials/1").json()["standing"] + standing
 
 
 def test_a_study_says_that_no_slot_has_its_trainer(
-    http: TestClient, tuned: str, workers: Workers, use: Services
+    http: TestClient, tuned_study: str, workers: Workers, use: Services
 ) -> None:
     """Only the scheduler's log told why it waited."""
     workers.look()
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json(), "the slot has not described itself yet"
+    assert "waits_for" not in http.get(f"/studies/{tuned_study}").json(), "the slot has not described itself yet"
     for trainers, has in (({"digits": "2"}, "at version 2"), ({"other": "1"}, "they do not have it at any version")):
         describe(use, trainers)
-        (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
+        (text,) = http.get(f"/studies/{tuned_study}").json()["waits_for"]
         assert text.startswith("no slot has trainer digits at version 1: ") and text.endswith(has)
     describe(use, {"digits": "1"})
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+    assert "waits_for" not in http.get(f"/studies/{tuned_study}").json()
 
 
 def test_an_audit_says_what_it_waits_for(
-    http: TestClient, app: FastAPI, tuned: str, workers: Workers, use: Services
+    http: TestClient, app: FastAPI, tuned_study: str, workers: Workers, use: Services
 ) -> None:
     def waits() -> list[str]:
-        found: list[str] = http.get(f"/studies/{tuned}").json().get("waits_for", [])
+        found: list[str] = http.get(f"/studies/{tuned_study}").json().get("waits_for", [])
         return found
 
-    chain = workers.assign(tuned, 1, "gpu1")
-    workers.finish(tuned, chain, {"accuracy": 0.5})
-    http.post(f"/studies/{tuned}:cancel")
+    chain = workers.assign(tuned_study, 1, "gpu1")
+    workers.finish(tuned_study, chain, {"accuracy": 0.5})
+    http.post(f"/studies/{tuned_study}:cancel")
     with use.records.write() as rows:
         rows.slots.retire("gpu1", "worker")
     assert waits() == [], "no audit is requested"
     app.state.services = replace(use, proofs=True)
-    assert http.post(f"/studies/{tuned}:audit").json()["exactness"]["audited"]
+    assert http.post(f"/studies/{tuned_study}:audit").json()["exactness"]["audited"]
     assert waits() == ["the audit waits: no slot is at work"]
     workers.look()
     describe(use, {"digits": "2"})
     assert waits() == ["the audit waits: no slot has trainer digits at version 1: they have it at version 2"]
     describe(use, {"digits": "1"})
     assert waits() == []
-    other = http.post("/studies", json=changed(name="other", seed=1)).json()["study"]
+    other = http.post("/studies", json=study_file(name="other", seed=1)).json()["study"]
     workers.tune(other)
     workers.assign(other, 0)
     assert waits() == ["the audit waits for a slot that has nothing else to do"]
-    workers.decide(tuned, c.EndAudit(study=StudyId(tuned), at=2.0))
+    workers.decide(tuned_study, c.EndAudit(study=StudyId(tuned_study), at=2.0))
     assert waits() == []
 
 
 def test_a_study_says_on_which_slots_its_trainer_fails(
-    http: TestClient, tuned: str, workers: Workers, use: Services
+    http: TestClient, tuned_study: str, workers: Workers, use: Services
 ) -> None:
     workers.look()
     describe(use, {"digits": "1"})
-    plan = workers.plan(tuned)
+    plan = workers.plan(tuned_study)
     for root in plan.roots:
         plan.check_failures[root] = {"error": "Traceback\nModuleNotFoundError: no module named 'timm'"}
-    (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
+    (text,) = http.get(f"/studies/{tuned_study}").json()["waits_for"]
     assert text.endswith("so those slots train nothing of it: ModuleNotFoundError: no module named 'timm'")
 
 
 def test_where_proofs_are_switched_off_an_audit_is_refused(
-    http: TestClient, app: FastAPI, tuned: str, use: Services
+    http: TestClient, app: FastAPI, tuned_study: str, use: Services
 ) -> None:
     """It would have waited for ever."""
     app.state.services = replace(use, proofs=False)
-    answer = http.post(f"/studies/{tuned}:audit")
+    answer = http.post(f"/studies/{tuned_study}:audit")
     assert answer.status_code == 409
     assert answer.json()["detail"] == "nothing is compared here: STAGETREE_PROOFS is false"
 
 
 def test_a_study_says_for_which_kind_of_gpu_it_waits(
-    http: TestClient, tuned: str, workers: Workers, use: Services
+    http: TestClient, tuned_study: str, workers: Workers, use: Services
 ) -> None:
     def record_activity(kind: str) -> None:
         with use.records.write() as rows:
@@ -164,18 +164,18 @@ def test_a_study_says_for_which_kind_of_gpu_it_waits(
             rows.slots.describe("gpu0", "worker", trainers={"digits": "1"}, note=None)
 
     record_activity("NVIDIA H100")
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
-    named = http.post("/studies", json=changed(name="named", devices=["A100"])).json()["study"]
+    assert "waits_for" not in http.get(f"/studies/{tuned_study}").json()
+    named = http.post("/studies", json=study_file(name="named", devices=["A100"])).json()["study"]
     text = "no slot is of its devices, A100: those at work are NVIDIA H100"
     assert http.get(f"/studies/{named}").json()["waits_for"] == [text]
-    plan = workers.plan(tuned)
-    plan.nodes[plan.studies[StudyId(tuned)].trials[0].path[0]].gpu = "NVIDIA A100"
+    plan = workers.plan(tuned_study)
+    plan.nodes[plan.studies[StudyId(tuned_study)].trials[0].path[0]].gpu = "NVIDIA A100"
     plan.gpus.add("NVIDIA A100")
-    (text,) = http.get(f"/studies/{tuned}").json()["waits_for"]
+    (text,) = http.get(f"/studies/{tuned_study}").json()["waits_for"]
     assert text.startswith("trials that began on NVIDIA A100 wait for such a slot: those at work are NVIDIA H100;")
     assert "`devices: [NVIDIA A100, NVIDIA H100]`" in text
     record_activity("NVIDIA A100")
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+    assert "waits_for" not in http.get(f"/studies/{tuned_study}").json()
 
 
 def describe(use: Services, trainers: dict[str, str]) -> None:
@@ -315,10 +315,10 @@ def test_a_hanging_server_is_probed_once_without_a_wait(
     answered.set()
 
 
-def test_numbers(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    workers.assign(tuned, 1)
-    other = http.post("/studies", json=changed(seed=1)).json()["study"]
+def test_numbers(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    workers.assign(tuned_study, 1)
+    other = http.post("/studies", json=study_file(seed=1)).json()["study"]
     http.post(f"/studies/{other}:pause")
     answer = http.get("http://test/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -344,23 +344,23 @@ def test_a_trainer_file_that_cannot_be_used_keeps_the_server_from_starting(sqlit
         create_app(Settings(database_url=sqlite_url, trainers="nowhere.py"))
 
 
-def test_numbers_do_not_look_at_any_plan(http: TestClient, tuned: str, use: Services, app: FastAPI) -> None:
+def test_numbers_do_not_look_at_any_plan(http: TestClient, tuned_study: str, use: Services, app: FastAPI) -> None:
     app.state.services = replace(use, plans=SimpleNamespace(losses=0))  # type: ignore[arg-type]
     assert http.get("http://test/metrics").status_code == 200
 
 
-def test_a_lent_slot_says_to_which_trial(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
-    chain = workers.assign(tuned, 1, "gpu1")
+def test_a_lent_slot_says_to_which_trial(http: TestClient, tuned_study: str, workers: Workers, use: Services) -> None:
+    chain = workers.assign(tuned_study, 1, "gpu1")
     with use.records.write() as rows:
         rows.slots.take("gpu0", "worker", instead_of=None, device="cuda:0", host="there", pid=2, kind="H200")
         found = rows.chains.get(chain)
         assert found is not None
         rows.chains.end(chain)
-        work = replace(found.assignment, members=("gpu0",), study=tuned, trial=1)
+        work = replace(found.assignment, members=("gpu0",), study=tuned_study, trial=1)
         rows.chains.assign("gang", found.stream, "gpu1", work, 60.0)
     lent, _ = http.get("/slots").json()["items"]
     assert (lent["state"], lent["chain"], lent["kind"]) == ("lent", None, "H200")
-    assert lent["lent_to"] == {"slot": "gpu1", "chain": "gang", "study": tuned, "trial": 1}
+    assert lent["lent_to"] == {"slot": "gpu1", "chain": "gang", "study": tuned_study, "trial": 1}
 
 
 def test_demand_is_as_the_scheduler_said_last(http: TestClient, use: Services) -> None:
@@ -383,16 +383,16 @@ def test_demand_for_one_kind_of_gpu(http: TestClient, use: Services) -> None:
         said = {"busy": 3, "more": 18, "idle": ["a-gpu0", "h-gpu0"]} | by_kind
         rows.schedulers.record_tick("me", "here", 1, said)
 
-    def wanted(**asked: Any) -> tuple[int, list[str]]:
+    def demand(**asked: Any) -> tuple[int, list[str]]:
         found = http.get("/demand", params=asked).json()
         assert found["wanted"] == found["busy"] + found["more"]
         return found["wanted"], found["idle"]
 
-    assert wanted() == (21, ["a-gpu0", "h-gpu0"])
-    assert wanted(kind="H100") == (5, ["h-gpu0"])
-    assert wanted(kind="a100", any=True) == (10, ["a-gpu0"])
-    assert wanted(kind="L40S 48GB") == (6, [])
-    assert wanted(kind="B200") == (0, [])
+    assert demand() == (21, ["a-gpu0", "h-gpu0"])
+    assert demand(kind="H100") == (5, ["h-gpu0"])
+    assert demand(kind="a100", any=True) == (10, ["a-gpu0"])
+    assert demand(kind="L40S 48GB") == (6, [])
+    assert demand(kind="B200") == (0, [])
 
 
 def test_an_old_demand_is_dropped_without_a_live_scheduler(http: TestClient, use: Services) -> None:
@@ -410,15 +410,18 @@ def test_an_old_demand_is_dropped_without_a_live_scheduler(http: TestClient, use
 
 
 def test_a_study_delayed_by_an_error_shows_it_in_views_and_metrics(
-    http: TestClient, tuned: str, workers: Workers, use: Services
+    http: TestClient, tuned_study: str, workers: Workers, use: Services
 ) -> None:
-    texts = {tuned: f"study {tuned} cannot be scheduled: KeyError: 'x'", workers.stream(tuned): "plan p cannot be used"}
+    texts = {
+        tuned_study: f"study {tuned_study} cannot be scheduled: KeyError: 'x'",
+        workers.stream(tuned_study): "plan p cannot be used",
+    }
     assert "stagetree_held_up 0" in http.get("http://test/metrics").text
     with use.records.write() as rows:
         rows.schedulers.record_tick("me", "here", 1, held_up=texts)
-    assert http.get(f"/studies/{tuned}").json()["waits_for"] == [*texts.values()]
-    other = http.post("/studies", json=changed(trainer="letters")).json()["study"]
+    assert http.get(f"/studies/{tuned_study}").json()["waits_for"] == [*texts.values()]
+    other = http.post("/studies", json=study_file(trainer="letters")).json()["study"]
     assert "waits_for" not in http.get(f"/studies/{other}").json()
     assert "stagetree_held_up 2" in http.get("http://test/metrics").text
-    http.post(f"/studies/{tuned}:cancel")
-    assert "waits_for" not in http.get(f"/studies/{tuned}").json()
+    http.post(f"/studies/{tuned_study}:cancel")
+    assert "waits_for" not in http.get(f"/studies/{tuned_study}").json()

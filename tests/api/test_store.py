@@ -18,7 +18,7 @@ from app.events.database import Database
 from app.service.html_report import answers as answers_of_report
 from app.service.services import Services
 from stagetree.client import Client
-from tests.api.world import MakeApp, Workers, changed, serving
+from tests.api.world import MakeApp, Workers, serving, study_file
 
 Pair = tuple[Documents, Store]
 
@@ -33,7 +33,7 @@ def pair(make_app: MakeApp, tmp_path: Path) -> Iterator[Pair]:
     app = make_app(url)
     workers = Workers(app.state.services)
     with serving(app) as address, Client(address) as client, Store(tmp_path) as store:
-        done, broken, running = (str(client.submit(changed(seed=seed))["study"]) for seed in range(3))
+        done, broken, running = (str(client.submit(study_file(seed=seed))["study"]) for seed in range(3))
         for study in (done, broken, running):
             workers.tune(study)
         for trial in range(2):
@@ -112,7 +112,7 @@ def test_every_face_tells_the_numbers_of_the_log(tuner: dict[str, Any], make_app
     use: Services = app.state.services
     space = {"lr": {"choice": [0.1, 0.2, 0.4]}, "wd": {"uniform": [0.0, 0.1]}}
     with serving(app) as address, Client(address) as client, Store(tmp_path) as store:
-        study = str(client.submit(changed(space=space, tuner=tuner))["study"])
+        study = str(client.submit(study_file(space=space, tuner=tuner))["study"])
         play(Workers(use), study, Random(str(tuner)))
         shown, trials = client.study(study), list(client.trials(study))
         assert shown.to_json() == store.study(study)

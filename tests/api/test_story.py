@@ -25,7 +25,7 @@ NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 DECAY = {"family": "multistep", "init": 0.1, "milestones": [8], "gamma": 0.1}
 
 
-def told(plan: Any, study: StudyId) -> Any:
+def story_document(plan: Any, study: StudyId) -> Any:
     return documents.study(plan, study, now=0.0)["story"]
 
 
@@ -40,7 +40,7 @@ def tell(values: list[float | None], end: str = "", asked: int = 10, **fields: A
     ends = {"completed": e.StudyCompleted, "cancelled": e.StudyCancelled}
     if end:
         story.happen(ends[end](study=study, at=1.0))
-    return list(told(story.plan, study)["lines"])
+    return list(story_document(story.plan, study)["lines"])
 
 
 TWO = {"metrics": [{"name": METRIC, "mode": "max"}, {"name": "size", "mode": "min"}]}
@@ -109,7 +109,7 @@ def test_a_tie_of_trials_of_different_lengths_names_the_shortest(steps: tuple[in
     study = story.submit(*(({"lr": (number + 1) / 10}, each) for number, each in enumerate(steps)))
     for trial, each in zip(story.plan.studies[study].trials, steps, strict=True):
         story.evaluate(list(story.plan.sources(trial))[-1][0], each, 0.5)
-    line = told(story.plan, study)["lines"][0]
+    line = story_document(story.plan, study)["lines"][0]
     assert line.endswith("; trials 1, 2 and 3 have the same value " + end)
 
 
@@ -137,12 +137,12 @@ def test_hyper_parameters_without_an_effect_are_reported_instead_of_repeats() ->
     for number in range(3):
         story.evaluate(story.path(study, number)[-1].id, 4, 0.5)
     idle = "`lr` changes nothing so far: all trials have equal results."
-    assert told(story.plan, study)["noise"] == idle
+    assert story_document(story.plan, study)["noise"] == idle
     node = story.path(study)[-1].id
     test = {"device": "cpu", "node": node, "begin": 0, "step": 2}
     story.happen(e.ExactnessTested(chain=ChainId("c"), proof=VerificationKind.CHECK, **test, unread=["bs", "lr"]))
     unread = "`lr` changes nothing: `setup` never reads it, nor do the first steps."
-    assert told(story.plan, study)["noise"] == unread
+    assert story_document(story.plan, study)["noise"] == unread
 
 
 def test_a_value_that_changed_a_result_on_the_way_is_not_said_to_change_nothing() -> None:
@@ -152,15 +152,15 @@ def test_a_value_that_changed_a_result_on_the_way_is_not_said_to_change_nothing(
         node = story.path(study, number)[-1].id
         story.evaluate(node, 2, first)
         story.evaluate(node, 4, 0.5)
-    assert told(story.plan, study)["noise"] == EQUAL
+    assert story_document(story.plan, study)["noise"] == EQUAL
 
 
 def test_equal_results_of_one_training_are_no_chance() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 4), ({"lr": 0.1}, 4))
     story.evaluate(story.path(study)[-1].id, 4)
-    assert told(story.plan, study)["equal"] == [1]
-    assert told(story.plan, study)["noise"] == ""
+    assert story_document(story.plan, study)["equal"] == [1]
+    assert story_document(story.plan, study)["noise"] == ""
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_differences_within_the_noise_are_reported(
     for trial, values in zip(story.plan.studies[study].trials, measured, strict=True):
         for node, value in zip(story.plan.nodes_of(trial, 4), values, strict=True):
             story.evaluate(node.id, 4, value)
-    shown = told(story.plan, study)
+    shown = story_document(story.plan, study)
     assert shown["within_noise"] == close
     than = "trial 0 by less than 2 standard errors, by their repeats; more `repeats` would tell."
     assert shown["lines"][2:] == [shown["noise"]] * bool(close)
@@ -206,21 +206,21 @@ def test_the_story_counts_failures() -> None:
     simulated = simulator(dict.fromkeys(range(20), "fail"))
     study = submit(simulated, study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], max_restarts=0).to_json()).id
     simulated.run()
-    assert told(simulated.plan, study)["lines"][0] == "No trial has a result; 2 of 2 trials failed."
+    assert story_document(simulated.plan, study)["lines"][0] == "No trial has a result; 2 of 2 trials failed."
 
 
 def test_savings_are_stated_with_their_time() -> None:
     simulated = simulator(slots=1)
     study = submit(simulated, study_of([({"lr": DECAY}, 20), ({"lr": 0.1}, 20), ({"lr": 0.1}, 9)]).to_json())
     simulated.run()
-    shown = told(simulated.plan, study.id)
+    shown = story_document(simulated.plan, study.id)
     best = documents.study(simulated.plan, study.id, now=0.0)["best"]["trial"]
     first = {0: "2 other trials share its first 8 steps", 1: "2 other trials share its first 8 steps"}.get(best)
     first = first or "1 other trial shares its first 9 steps"
     assert shown["lines"][1] == f"{first}; sharing saved about 17 s of slot time (17 steps)."
     stopped = submit(simulated, asha()).id
     simulated.run()
-    line = told(simulated.plan, stopped)["lines"][1]
+    line = story_document(simulated.plan, stopped)["lines"][1]
     assert re.search(
         r"; sharing saved about .*\), and early stopping about \d+ \w+ of slot time \(\d+ steps\)\.$", line
     )
@@ -233,7 +233,7 @@ def test_what_only_other_studies_have_trained_is_said_to_be_shared_with_them() -
     for _ in range(2):
         study = submit(simulated, spec)
         simulated.run()
-    line = told(simulated.plan, study.id)["lines"][1]
+    line = story_document(simulated.plan, study.id)["lines"][1]
     assert line == "No other trial shares its first steps; sharing with other studies saved 40 steps."
 
 
@@ -241,8 +241,8 @@ def test_no_time_is_claimed_by_the_pace_of_a_process_that_begins() -> None:
     story = Story()
     study = story.submit(({"lr": 0.1}, 8), ({"lr": DECAY}, 8), ({"lr": 0.1}, 8))
     story.train(story.assign((story.path(study)[0], 0, 8)), seconds=4.0)
-    assert told(story.plan, study)["lines"][1].endswith("sharing has saved 16 steps so far.")
-    assert told(story.plan, study)["seconds_by_sharing"] == 0
+    assert story_document(story.plan, study)["lines"][1].endswith("sharing has saved 16 steps so far.")
+    assert story_document(story.plan, study)["seconds_by_sharing"] == 0
 
 
 def test_means_averages_and_cooldowns_say_what_they_are() -> None:
@@ -253,15 +253,17 @@ def test_means_averages_and_cooldowns_say_what_they_are() -> None:
     for number, reason in enumerate(({"average_of": averaged}, {"cooldown_of": 5, "at": 2})):
         trials[number].reason.update(reason)
         story.evaluate(story.path(study, number)[-1].id, 4, 0.5 + number)
-        line = told(story.plan, study)["lines"][0]
+        line = story_document(story.plan, study)["lines"][0]
         names = ("trial 0 (average of trials 4 and 7), ", "trial 1 (cooldown of trial 5), ")
         assert line.startswith(f"Best so far: {names[number]}")
         trials[0].reason.update({"average_of": averaged[::2]})
-        assert number or "trial 0 (average of 2 states of trial 4), " in told(story.plan, study)["lines"][0]
+        assert number or "trial 0 (average of 2 states of trial 4), " in story_document(story.plan, study)["lines"][0]
     simulated, spec = simulator(), study_of([({"lr": 0.1}, 4), ({"lr": 0.2}, 4)], repeats=3).to_json()
     repeated = submit(simulated, spec).id
     simulated.run()
-    assert re.search(r"accuracy [\d.]+ ± [\d.]+ \(mean of 3 repeats\) at", told(simulated.plan, repeated)["lines"][0])
+    assert re.search(
+        r"accuracy [\d.]+ ± [\d.]+ \(mean of 3 repeats\) at", story_document(simulated.plan, repeated)["lines"][0]
+    )
 
 
 def test_repeats_of_a_branch_and_the_best_of_many_means_say_so() -> None:
@@ -271,8 +273,8 @@ def test_repeats_of_a_branch_and_the_best_of_many_means_say_so() -> None:
     first, second = (submit(simulated, spec).id for spec in (many, ends))
     simulated.run()
     selected = "the highest of many means is likely too good by chance, and repeats with new seeds would confirm it."
-    assert told(simulated.plan, first)["lines"][0].endswith(f"the highest of 10 results; {selected}")
-    line = told(simulated.plan, second)["lines"][0]
+    assert story_document(simulated.plan, first)["lines"][0].endswith(f"the highest of 10 results; {selected}")
+    line = story_document(simulated.plan, second)["lines"][0]
     assert "(mean of 2 repeats from step 9, the noise of the branch alone) at step 20" in line
 
 

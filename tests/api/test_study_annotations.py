@@ -13,25 +13,27 @@ from app.service.services import Services
 from tests.api.world import Workers
 
 
-def test_a_note_is_an_event_and_shown_with_what_it_is_about(http: TestClient, tuned: str, workers: Workers) -> None:
-    url = f"/studies/{tuned}/notes"
+def test_a_note_is_an_event_and_shown_with_what_it_is_about(
+    http: TestClient, tuned_study: str, workers: Workers
+) -> None:
+    url = f"/studies/{tuned_study}/notes"
     first = http.post(url, json={"text": "the warm-up is too short"})
     second = http.post(url, json={"text": "diverges", "trial": 1})
     assert first.status_code == second.status_code == 201
-    notes = http.get(f"/studies/{tuned}").json()["notes"]
+    notes = http.get(f"/studies/{tuned_study}").json()["notes"]
     assert [(note["event"], note["trial"], note["text"]) for note in notes] == [
         (first.json()["position"], None, "the warm-up is too short"),
         (second.json()["position"], 1, "diverges"),
     ]
     assert [note["time"] for note in notes] == [each.json()["data"]["at"] for each in (first, second)]
-    assert http.get(f"/studies/{tuned}/trials/1").json()["notes"] == notes[1:]
-    assert http.get(f"/studies/{tuned}/trials/0").json()["notes"] == []
-    assert http.get(f"/studies/{tuned}/events").json()["items"][-2:] == [first.json(), second.json()]
+    assert http.get(f"/studies/{tuned_study}/trials/1").json()["notes"] == notes[1:]
+    assert http.get(f"/studies/{tuned_study}/trials/0").json()["notes"] == []
+    assert http.get(f"/studies/{tuned_study}/events").json()["items"][-2:] == [first.json(), second.json()]
 
 
-def test_an_earlier_moment_has_the_notes_of_then(http: TestClient, tuned: str) -> None:
-    at = [http.post(f"/studies/{tuned}/notes", json={"text": text}).json()["position"] for text in ("a", "b")]
-    then = http.get(f"/studies/{tuned}", params={"at": at[0]}).json()
+def test_an_earlier_moment_has_the_notes_of_then(http: TestClient, tuned_study: str) -> None:
+    at = [http.post(f"/studies/{tuned_study}/notes", json={"text": text}).json()["position"] for text in ("a", "b")]
+    then = http.get(f"/studies/{tuned_study}", params={"at": at[0]}).json()
     assert [note["text"] for note in then["notes"]] == ["a"]
 
 
@@ -52,30 +54,36 @@ def test_the_same_request_again_is_one_note(http: TestClient, study: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_note_is_corrected_and_the_log_keeps_both_texts(http: TestClient, tuned: str) -> None:
-    url = f"/studies/{tuned}/notes"
+def test_a_note_is_corrected_and_the_log_keeps_both_texts(http: TestClient, tuned_study: str) -> None:
+    url = f"/studies/{tuned_study}/notes"
     event = http.post(url, json={"text": "the warmup is to short"}).json()["position"]
     corrected = http.post(f"{url}/{event}:correct", json={"text": "the warm-up is too short"})
     assert corrected.status_code == 200
-    notes = http.get(f"/studies/{tuned}").json()["notes"]
+    notes = http.get(f"/studies/{tuned_study}").json()["notes"]
     assert notes == [corrected.json()] and notes[0]["corrected_at"] >= notes[0]["time"]
-    then = http.get(f"/studies/{tuned}", params={"at": event}).json()["notes"]
+    then = http.get(f"/studies/{tuned_study}", params={"at": event}).json()["notes"]
     assert [(note["text"], note["corrected_at"]) for note in then] == [("the warmup is to short", None)]
     assert http.post(f"{url}/1:correct", json={"text": "a"}).status_code == 404
     assert http.post(f"{url}/{event}:correct", json={"text": "a", "trial": 1}).status_code == 422
-    assert http.post(f"/studies/{tuned}:replay").json()["identical"]
+    assert http.post(f"/studies/{tuned_study}:replay").json()["identical"]
 
 
 @pytest.mark.slow
-def test_tags_are_in_the_list_and_attributes_with_the_study(http: TestClient, tuned: str) -> None:
-    first = http.post(f"/studies/{tuned}:label", json={"add": ["paper", "draft"], "attributes": {"dataset": "v3"}})
+def test_tags_are_in_the_list_and_attributes_with_the_study(http: TestClient, tuned_study: str) -> None:
+    first = http.post(
+        f"/studies/{tuned_study}:label", json={"add": ["paper", "draft"], "attributes": {"dataset": "v3"}}
+    )
     assert (first.status_code, first.json()["tags"]) == (200, ["paper", "draft"])
-    again = http.post(f"/studies/{tuned}:label", json={"remove": ["draft"], "attributes": {"dataset": None}}).json()
+    again = http.post(
+        f"/studies/{tuned_study}:label", json={"remove": ["draft"], "attributes": {"dataset": None}}
+    ).json()
     assert (again["tags"], again["attributes"]) == (["paper"], {})
-    assert [each["tags"] for each in http.get("/studies").json()["items"] if each["study"] == tuned] == [["paper"]]
-    assert http.post(f"/studies/{tuned}:label", json={"add": "paper"}).status_code == 422
-    assert http.post(f"/studies/{tuned}:label", json={"add": ["two words"]}).status_code == 422
-    assert http.post(f"/studies/{tuned}:replay").json()["identical"]
+    assert [each["tags"] for each in http.get("/studies").json()["items"] if each["study"] == tuned_study] == [
+        ["paper"]
+    ]
+    assert http.post(f"/studies/{tuned_study}:label", json={"add": "paper"}).status_code == 422
+    assert http.post(f"/studies/{tuned_study}:label", json={"add": ["two words"]}).status_code == 422
+    assert http.post(f"/studies/{tuned_study}:replay").json()["identical"]
 
 
 @pytest.mark.slow

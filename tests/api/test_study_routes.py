@@ -17,12 +17,12 @@ from app.domain.accounting import Forecast
 from app.domain.terms import plan_id
 from app.service.services import ID, Services
 from app.simulation.forecast import forecast
-from tests.api.world import API, STUDY, MakeApp, Workers, changed
+from tests.api.world import API, STUDY, MakeApp, Workers, study_file
 
 
 def test_an_edited_trainer_is_another_plan_at_once(http: TestClient, trainers: str, use: Services) -> None:
     """Without a restart; and one that is broken now says so, without taking the others away."""
-    mine = changed(trainer="letters")
+    mine = study_file(trainer="letters")
     Path(trainers).write_text('from stagetree import Trainer\n\nclass Letters(Trainer):\n    name = "letters"\n')
     studies = [http.post("/studies", json=mine).json()["study"]]
     text = Path(trainers).read_text()
@@ -66,24 +66,24 @@ def test_the_recorded_study_file_is_complete_and_validated(http: TestClient, stu
     [("Große Suche #3", "groe-suche-3"), ("---", "study"), ("学习率", "study"), ("x" * 200, "x" * 56), ("a_b", "a-b")],
 )
 def test_the_id_can_stand_in_a_url(http: TestClient, name: str, slug: str) -> None:
-    found = http.post("/studies", json=changed(name=name)).json()["study"]
+    found = http.post("/studies", json=study_file(name=name)).json()["study"]
     assert ID.fullmatch(found)
     assert found[:-7] == slug
 
 
 def test_studies_of_the_same_trainer_share_a_plan_and_others_do_not(http: TestClient, use: Services) -> None:
-    files = [STUDY, changed(name="b", metric="loss"), changed(seed=1), changed(trainer="letters")]
+    files = [STUDY, study_file(name="b", metric="loss"), study_file(seed=1), study_file(trainer="letters")]
     found = [use.find(http.post("/studies", json=file).json()["study"]).stream for file in files]
     assert found[0] == found[1]
     assert len(set(found)) == 3
 
 
-def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> None:
-    chain = workers.assign(tuned, 0)
+def test_a_study_under_way(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    chain = workers.assign(tuned_study, 0)
     workers.beat(chain, 0, 7)
-    shown = http.get(f"/studies/{tuned}").json()
-    node = workers.plan(tuned).studies[tuned].trials[0].path[0]
-    stage = {"slot": "gpu0", "study": tuned, "node": node, "start": 0, "end": 20, "step": 7, "since": 1.0}
+    shown = http.get(f"/studies/{tuned_study}").json()
+    node = workers.plan(tuned_study).studies[tuned_study].trials[0].path[0]
+    stage = {"slot": "gpu0", "study": tuned_study, "node": node, "start": 0, "end": 20, "step": 7, "since": 1.0}
     under_way = {**stage, "members": [], "trials": [0, 1], "trial_count": 2, "forms": {"bs": "64", "lr": "0.1"}}
     under_way |= {"proof": None}
     assert shown["progress"] == {
@@ -104,7 +104,7 @@ def test_a_study_under_way(http: TestClient, tuned: str, workers: Workers) -> No
 def test_one_step_of_many_says_nothing_of_the_time_that_is_left(http: TestClient, workers: Workers) -> None:
     """It took a second and a half, most of it a start. The steps under way say more, when they are done."""
     trials = [{"hp": {"lr": 0.1, "bs": 64}, "steps": 1}, {"hp": {"lr": 0.2, "bs": 64}, "steps": 1000}]
-    study = changed(tuner={"kind": "trials", "trials": trials})
+    study = study_file(tuner={"kind": "trials", "trials": trials})
     del study["space"]
     name = http.post("/studies", json=study).json()["study"]
     workers.tune(name)
@@ -115,11 +115,11 @@ def test_one_step_of_many_says_nothing_of_the_time_that_is_left(http: TestClient
     assert progress["seconds_left"] is None
 
 
-def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.9})
-    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.95})
-    workers.close(tuned)
-    shown = http.get(f"/studies/{tuned}").json()
+def test_a_study_with_results(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.9})
+    workers.finish(tuned_study, workers.assign(tuned_study, 1), {"accuracy": 0.95})
+    workers.close(tuned_study)
+    shown = http.get(f"/studies/{tuned_study}").json()
     assert (shown["state"], shown["error"]) == ("completed", None)
     constant = {"family": "constant", "value": 0.1}
     hp = {"bs": {"family": "constant", "value": 64}, "lr": constant}
@@ -148,20 +148,20 @@ def test_a_study_with_results(http: TestClient, tuned: str, workers: Workers) ->
     assert shown["finished_at"] >= shown["submitted_at"]
 
 
-def test_trials_can_be_left_out(http: TestClient, tuned: str) -> None:
-    whole = http.get(f"/studies/{tuned}").json()
-    short = http.get(f"/studies/{tuned}?trials=false").json()
+def test_trials_can_be_left_out(http: TestClient, tuned_study: str) -> None:
+    whole = http.get(f"/studies/{tuned_study}").json()
+    short = http.get(f"/studies/{tuned_study}?trials=false").json()
     assert "trials" not in short
     assert short.keys() | {"spec", "trials"} == whole.keys()
     assert short["counts"]["waiting"] == 2
 
 
 def test_the_etag_is_the_version_of_the_plan_and_saves_looking_again_at_what_is_over(
-    http: TestClient, tuned: str, workers: Workers
+    http: TestClient, tuned_study: str, workers: Workers
 ) -> None:
-    path = f"/studies/{tuned}"
+    path = f"/studies/{tuned_study}"
     running = http.get(path)
-    assert running.headers["ETag"] == f'W/"{workers.plan(tuned).version}"'
+    assert running.headers["ETag"] == f'W/"{workers.plan(tuned_study).version}"'
     assert running.headers["Cache-Control"] == "no-cache"
     assert http.get(path, headers={"If-None-Match": running.headers["ETag"]}).status_code == 200
     http.post(f"{path}:cancel")
@@ -190,10 +190,10 @@ def test_an_ended_study_cannot_be_changed(http: TestClient, study: str) -> None:
 
 
 def test_pages_of_studies_are_stable_under_writes(http: TestClient) -> None:
-    first = [http.post("/studies", json=changed(name=f"s{n}")).json()["study"] for n in range(5)]
+    first = [http.post("/studies", json=study_file(name=f"s{n}")).json()["study"] for n in range(5)]
     page = http.get("/studies?limit=2").json()
     assert [item["study"] for item in page["items"]] == [first[4], first[3]]
-    http.post("/studies", json=changed(name="new"))
+    http.post("/studies", json=study_file(name="new"))
     rest, cursor = [], page["next_cursor"]
     while cursor:
         page = http.get("/studies", params={"limit": 2, "cursor": cursor}).json()
@@ -230,15 +230,15 @@ def test_a_preview_runs_nothing(http: TestClient, use: Services, wake_ups: list[
 
 def test_a_preview_tells_the_time_by_what_was_measured(http: TestClient, workers: Workers) -> None:
     """Four settings of 40 steps at 1.5 s each: similar ones take as long, and sharing takes less."""
-    four = changed(space={"lr": [0.1, 0.2, 0.4, 0.8], "bs": 64})
+    four = study_file(space={"lr": [0.1, 0.2, 0.4, 0.8], "bs": 64})
     study = http.post("/studies", json=four).json()["study"]
     workers.tune(study)
     for trial in range(4):
         workers.finish(study, workers.assign(study, trial), {"accuracy": 0.9})
-    shown = http.post("/studies:preview?slots=2", json=changed(space={"lr": [0.3, 0.5], "bs": 64})).json()
+    shown = http.post("/studies:preview?slots=2", json=study_file(space={"lr": [0.3, 0.5], "bs": 64})).json()
     measured = {"slot_seconds": 3.0, "makespan_seconds": 1.5, "settings": 4, "error": pytest.approx(0.0, abs=1e-6)}
     assert shown["time"] == measured
-    other = http.post("/studies:preview", json=changed(space={"lr": [0.3, 0.5]}, seed=1)).json()
+    other = http.post("/studies:preview", json=study_file(space={"lr": [0.3, 0.5]}, seed=1)).json()
     assert other["time"] is None, "another seed is another plan"
 
 
@@ -257,7 +257,7 @@ def test_the_same_key_and_body_is_one_study_and_one_answer(http: TestClient, wor
 def test_the_same_key_with_another_body_or_path_is_refused(http: TestClient, study: str) -> None:
     headers = {"Idempotency-Key": "k"}
     http.post("/studies", json=STUDY, headers=headers)
-    for path, body in [("/studies", changed(seed=1)), (f"/studies/{study}:pause", None)]:
+    for path, body in [("/studies", study_file(seed=1)), (f"/studies/{study}:pause", None)]:
         refused = http.post(path, json=body, headers=headers)
         assert refused.status_code == 422
         assert refused.json()["detail"] == "This idempotency key was used before, with another request."
@@ -266,7 +266,7 @@ def test_the_same_key_with_another_body_or_path_is_refused(http: TestClient, stu
 
 def test_the_same_key_with_another_query_is_refused(http: TestClient, workers: Workers) -> None:
     """A request may be in the query."""
-    growing = changed(space={"lr": {"uniform": [0, 1]}}, tuner={"kind": "random", "num_trials": 1, "max_steps": 40})
+    growing = study_file(space={"lr": {"uniform": [0, 1]}}, tuner={"kind": "random", "num_trials": 1, "max_steps": 40})
     study = http.post("/studies", json=growing).json()["study"]
     workers.tune(study)
     workers.finish(study, workers.assign(study, 0), {"accuracy": 0.5})
@@ -283,7 +283,7 @@ def test_without_a_key_each_post_is_a_study(http: TestClient) -> None:
 
 def test_a_refused_request_leaves_its_key_free(http: TestClient) -> None:
     headers = {"Idempotency-Key": "k"}
-    assert http.post("/studies", json=changed(trainer="x"), headers=headers).status_code == 422
+    assert http.post("/studies", json=study_file(trainer="x"), headers=headers).status_code == 422
     assert http.post("/studies", json=STUDY, headers=headers).status_code == 201
 
 
@@ -331,7 +331,7 @@ def test_a_whole_life_on_each_database(make_app: MakeApp, database_url: str) -> 
 def test_an_id_that_is_taken_is_not_given_again(http: TestClient, use: Services, app: FastAPI) -> None:
     ids = iter(["seed0", "aaaaaa", "seed1", "aaaaaa", "bbbbbb"])  # draws have an id of their own
     app.state.services = replace(use, new_id=lambda: next(ids))
-    found = [http.post("/studies", json=changed(name="x", seed=n)).json()["study"] for n in range(2)]
+    found = [http.post("/studies", json=study_file(name="x", seed=n)).json()["study"] for n in range(2)]
     assert found == ["x-aaaaaa", "x-bbbbbb"]
 
 
@@ -345,7 +345,7 @@ def test_the_list_follows_the_log_when_another_process_closes_a_study(
 
 
 @pytest.mark.slow
-def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned: str) -> None:
+def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned_study: str) -> None:
     other = http.post("/studies", json=STUDY).json()["study"]
     answer = http.post(f"/studies/{other}:replay?at=0")
     assert answer.status_code == 422
@@ -353,16 +353,16 @@ def test_a_replay_up_to_before_the_study_is_refused(http: TestClient, tuned: str
     assert http.post(f"/studies/{other}:replay?at=1").json()["events"] == 5
 
 
-def test_studies_are_filtered(http: TestClient, tuned: str) -> None:
-    others = [http.post("/studies", json=changed(name=f"n{number % 2}")).json()["study"] for number in range(4)]
+def test_studies_are_filtered(http: TestClient, tuned_study: str) -> None:
+    others = [http.post("/studies", json=study_file(name=f"n{number % 2}")).json()["study"] for number in range(4)]
     http.post(f"/studies/{others[3]}:cancel")
 
-    def found(query: str) -> list[str]:
+    def matching_studies(query: str) -> list[str]:
         return [study["study"] for study in http.get(f"/studies?{query}").json()["items"]]
 
-    assert found("state=cancelled") == [others[3]]
-    assert set(found("name=n0")) == {others[0], others[2]}
-    assert found("name=n1&state=running") == [others[1]]
+    assert matching_studies("state=cancelled") == [others[3]]
+    assert set(matching_studies("name=n0")) == {others[0], others[2]}
+    assert matching_studies("name=n1&state=running") == [others[1]]
     first = http.get("/studies?name=n0&limit=1").json()
     rest = http.get(f"/studies?name=n0&limit=1&cursor={first['next_cursor']}").json()
     assert {first["items"][0]["study"], rest["items"][0]["study"]} == {others[0], others[2]}
@@ -375,7 +375,7 @@ def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
 ) -> None:
     """It takes seconds for a large study, and blocked submissions and reads of the plan."""
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
-    study = http.post("/studies", json=changed(tuner=tuner)).json()["study"]
+    study = http.post("/studies", json=study_file(tuner=tuner)).json()["study"]
     stream, reckoned = use.find(study).stream, list[int]()
 
     def forecast_beside(spec: dict[str, Any]) -> Forecast | None:
@@ -394,16 +394,16 @@ def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
 
 
 def test_a_study_names_only_sinks_that_are_configured(http: TestClient) -> None:
-    refused = http.post("/studies", json=changed(sinks=["tensorboard:runs", "mlflow:http://169.254.169.254/"]))
+    refused = http.post("/studies", json=study_file(sinks=["tensorboard:runs", "mlflow:http://169.254.169.254/"]))
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["field"] == "sinks[1]"
     assert "which the operator has configured (STAGETREE_SINKS)" in refused.json()["detail"]
-    assert http.post("/studies", json=changed(sinks=["tensorboard:runs"])).status_code == 201
+    assert http.post("/studies", json=study_file(sinks=["tensorboard:runs"])).status_code == 201
 
 
 def test_a_study_whose_tuner_cannot_begin_is_refused(http: TestClient) -> None:
     lr = {"family": "wsd", "peak": 0.05, "warmup": 0, "stable_until": 6, "decay": 4, "final": {"choice": [0, 0.05]}}
-    body = changed(space={"lr": lr, "max_steps": {"end": "lr"}}, tuner={"kind": "grid"})
+    body = study_file(space={"lr": lr, "max_steps": {"end": "lr"}}, tuner={"kind": "grid"})
     for where in ("/studies", "/studies:preview"):
         answer = http.post(where, json=body)
         assert answer.status_code == 422

@@ -15,7 +15,7 @@ from app.service import allowances
 from app.service.access import create
 from app.service.services import Services
 from tests.api.agent import call
-from tests.api.world import API, STUDY, Workers, changed
+from tests.api.world import API, STUDY, Workers, study_file
 
 Json = dict[str, Any]
 
@@ -31,7 +31,7 @@ def agent(app: FastAPI, use: Services) -> Iterator[TestClient]:
 
 def submit(http: TestClient, seed: int = 0, **fields: Any) -> Json:
     """A study on a plan of its own, by its seed."""
-    answer = http.post("/studies", json=changed(seed=seed, **fields))
+    answer = http.post("/studies", json=study_file(seed=seed, **fields))
     assert answer.status_code in (201, 409, 422), answer.text
     return dict(answer.json())
 
@@ -99,7 +99,7 @@ def test_an_admin_makes_a_token_with_a_budget(http: TestClient) -> None:
 def test_an_agent_sees_the_rest_of_its_token(server: str, use: Services, make_token: Callable[..., str]) -> None:
     token = make_token()
     assert call(server, "preview", token, spec=STUDY)["token_left"] == "100 s of slot time"
-    call(server, "submit", token, spec=changed(max_slot_seconds=40))
+    call(server, "submit", token, spec=study_file(max_slot_seconds=40))
     assert call(server, "status", token)["budget_left"] == "40 of max_slot_seconds; token ci: 60 s of slot time"
 
 

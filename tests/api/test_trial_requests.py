@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.api.world import Workers, changed
+from tests.api.world import Workers, study_file
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}
 OTHER = {"lr": 0.1, "bs": 64}
@@ -16,7 +16,7 @@ OTHER = {"lr": 0.1, "bs": 64}
 @pytest.fixture
 def external(http: TestClient) -> str:
     """A study that waits for trials from outside."""
-    file = changed(tuner={"kind": "external"})
+    file = study_file(tuner={"kind": "external"})
     del file["space"]
     return str(http.post("/studies", json=file).json()["study"])
 
@@ -107,13 +107,13 @@ def test_bodies_that_are_no_batch(http: TestClient, external: str) -> None:
     assert http.post(f"/studies/{external}/trials/0:extend", json=[]).status_code == 422
 
 
-def test_only_what_is_there_and_ones_own_is_made_longer(http: TestClient, tuned: str, external: str) -> None:
+def test_only_what_is_there_and_ones_own_is_made_longer(http: TestClient, tuned_study: str, external: str) -> None:
     missing = http.post(f"/studies/{external}/trials/0:extend", json={"steps": 9})
     assert (missing.status_code, missing.json()["detail"]) == (
         404,
         f"study {external} has no trial 0: it has none yet",
     )
-    tuners = http.post(f"/studies/{tuned}/trials/0:extend", json={"steps": 90})
+    tuners = http.post(f"/studies/{tuned_study}/trials/0:extend", json={"steps": 90})
     assert tuners.status_code == 409
     assert "belongs to the tuner" in tuners.json()["detail"]
     ask(http, external, {"hp": HP, "steps": 10})

@@ -13,26 +13,29 @@ from app.domain.terms import StudyId
 from app.service.services import Services
 from app.service.views.trial_order import KEYS, columns, schedule_text
 from stagetree.models import Trial
-from tests.api.world import API, Workers, changed
+from tests.api.world import API, Workers, study_file
 
 HP = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20], "gamma": 0.1}, "bs": 64}
 
 
-def test_pages_of_trials_are_stable_under_writes(http: TestClient, tuned: str) -> None:
-    page = http.get(f"/studies/{tuned}/trials?limit=1").json()
+def test_pages_of_trials_are_stable_under_writes(http: TestClient, tuned_study: str) -> None:
+    page = http.get(f"/studies/{tuned_study}/trials?limit=1").json()
     assert ([trial["trial"] for trial in page["items"]], page["next_cursor"]) == ([0], "1")
-    http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 10})
-    page = http.get(f"/studies/{tuned}/trials?limit=2&cursor=1").json()
+    http.post(f"/studies/{tuned_study}/trials", json={"hp": HP, "steps": 10})
+    page = http.get(f"/studies/{tuned_study}/trials?limit=2&cursor=1").json()
     assert ([trial["trial"] for trial in page["items"]], page["next_cursor"]) == ([1, 2], None)
-    assert http.get(f"/studies/{tuned}/trials").json()["items"] == http.get(f"/studies/{tuned}").json()["trials"]
+    assert (
+        http.get(f"/studies/{tuned_study}/trials").json()["items"]
+        == http.get(f"/studies/{tuned_study}").json()["trials"]
+    )
 
 
-def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5, "loss": None})
-    shown = http.get(f"/studies/{tuned}/trials/0").json()
+def test_a_trial_with_its_curve(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5, "loss": None})
+    shown = http.get(f"/studies/{tuned_study}/trials/0").json()
     point = {"accuracy": 0.5, "loss": None}
     assert shown.pop("curve") == [{"step": 20, "metrics": point}, {"step": 40, "metrics": point}]
-    assert shown.pop("path") == workers.plan(tuned).studies[tuned].trials[0].path
+    assert shown.pop("path") == workers.plan(tuned_study).studies[tuned_study].trials[0].path
     assert shown == {
         "trial": 0,
         "state": "completed",
@@ -55,63 +58,67 @@ def test_a_trial_with_its_curve(http: TestClient, tuned: str, workers: Workers) 
     }
 
 
-def test_a_trial_and_its_study_say_why_they_are_not_exact(http: TestClient, tuned: str, workers: Workers) -> None:
-    first, second = (workers.plan(tuned).studies[StudyId(tuned)].trials[number].path[0] for number in range(2))
+def test_a_trial_and_its_study_say_why_they_are_not_exact(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    first, second = (
+        workers.plan(tuned_study).studies[StudyId(tuned_study)].trials[number].path[0] for number in range(2)
+    )
     assert first == second  # what both begin with
     torch = "resumed under another torch (2.13.0 after 2.12.0)"
-    workers.record(tuned, e.ExactnessLost(node=first, step=11, reason=torch))
-    assert http.get(f"/studies/{tuned}/trials/0").json()["not_exact"] == [f"1 stage {torch}"]
-    assert http.get(f"/studies/{tuned}").json()["not_exact"] == [f"1 stage {torch}"]
+    workers.record(tuned_study, e.ExactnessLost(node=first, step=11, reason=torch))
+    assert http.get(f"/studies/{tuned_study}/trials/0").json()["not_exact"] == [f"1 stage {torch}"]
+    assert http.get(f"/studies/{tuned_study}").json()["not_exact"] == [f"1 stage {torch}"]
 
 
 def test_a_trial_that_its_tuner_judged_is_shown_with_what_is_foretold(
-    http: TestClient, tuned: str, workers: Workers
+    http: TestClient, tuned_study: str, workers: Workers
 ) -> None:
     judged = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "steps": 20}
     judged["proven"] = True
     action = c.Prioritize(trial=0, priority=0.0, reason=judged | {"threshold": 0.5})
-    workers.decide(tuned, c.ApplyTunerActions(study=StudyId(tuned), actions=(action,)))
+    workers.decide(tuned_study, c.ApplyTunerActions(study=StudyId(tuned_study), actions=(action,)))
     shown = {"class": "opportunistic", "p": 0.25, "expected_seconds": 12.5, "target": 0.9, "step": 20, "proven": True}
-    assert http.get(f"/studies/{tuned}/trials/0").json()["prediction"] == shown
-    first, second = http.get(f"/studies/{tuned}/trials?sort=p").json()["items"]
+    assert http.get(f"/studies/{tuned_study}/trials/0").json()["prediction"] == shown
+    first, second = http.get(f"/studies/{tuned_study}/trials?sort=p").json()["items"]
     assert first["prediction"] == shown and "prediction" not in second
-    assert http.get(f"/studies/{tuned}/trials:columns").json()["columns"]["prediction.p"] == [0.25, None]
+    assert http.get(f"/studies/{tuned_study}/trials:columns").json()["columns"]["prediction.p"] == [0.25, None]
 
 
-def test_a_trial_that_failed_says_why_in_a_line_and_at_length(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_a_trial_that_failed_says_why_in_a_line_and_at_length(
+    http: TestClient, tuned_study: str, workers: Workers
+) -> None:
     traceback = "Traceback (most recent call last):\n  ...\nValueError: the data is gone\n"
-    workers.fail(tuned, workers.assign(tuned, 1), traceback)
-    shown = http.get(f"/studies/{tuned}/trials/1").json()
+    workers.fail(tuned_study, workers.assign(tuned_study, 1), traceback)
+    shown = http.get(f"/studies/{tuned_study}/trials/1").json()
     assert (shown["state"], shown["value"]) == ("failed", None)
     assert shown["error"] == shown["standing"] == "ValueError: the data is gone, after step 3"
     assert shown["failure"] == {"kind": "exception", "step": 3, "error": traceback, "tries": 1}
     assert shown["trained"] == 3, "though no state of it was kept"
-    seen = http.get(f"/studies/{tuned}").json()
+    seen = http.get(f"/studies/{tuned_study}").json()
     assert (seen["failed"], [group["trials"] for group in seen["failures"]]) == (2, [[0, 1]]), "both wait for it"
-    listed = http.get(f"/studies/{tuned}").json()["trials"][1]
+    listed = http.get(f"/studies/{tuned_study}").json()["trials"][1]
     assert "failure" not in listed and listed["error"] == shown["error"]
 
 
 def test_an_added_trial_shares_what_is_there(
-    http: TestClient, tuned: str, workers: Workers, wake_ups: list[str]
+    http: TestClient, tuned_study: str, workers: Workers, wake_ups: list[str]
 ) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
     wake_ups.clear()
-    answer = http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 20})
+    answer = http.post(f"/studies/{tuned_study}/trials", json={"hp": HP, "steps": 20})
     assert answer.status_code == 201
-    assert answer.headers["Location"] == f"{API}/studies/{tuned}/trials/2"
+    assert answer.headers["Location"] == f"{API}/studies/{tuned_study}/trials/2"
     shown = answer.json()
     assert (shown["trial"], shown["state"], shown["value"], shown["reason"]) == (2, "completed", 0.5, {"by": "user"})
     assert wake_ups == ["wake"]
 
 
-def test_the_same_key_and_body_is_one_trial(http: TestClient, tuned: str) -> None:
+def test_the_same_key_and_body_is_one_trial(http: TestClient, tuned_study: str) -> None:
     answers = [
-        http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 9}, headers={"Idempotency-Key": "t"})
+        http.post(f"/studies/{tuned_study}/trials", json={"hp": HP, "steps": 9}, headers={"Idempotency-Key": "t"})
         for _ in range(2)
     ]
     assert [answer.json()["trial"] for answer in answers] == [2, 2]
-    assert len(http.get(f"/studies/{tuned}/trials").json()["items"]) == 3
+    assert len(http.get(f"/studies/{tuned_study}/trials").json()["items"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_a_trial_that_is_wrong(http: TestClient, study: str, body: Any, errors: 
 
 
 def test_the_names_come_from_the_listed_trials_when_there_is_no_space(http: TestClient) -> None:
-    file = changed(tuner={"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]})
+    file = study_file(tuner={"kind": "trials", "trials": [{"hp": {"lr": 0.1}, "steps": 3}]})
     del file["space"]
     study = http.post("/studies", json=file).json()["study"]
     assert http.post(f"/studies/{study}/trials", json={"hp": {"bs": 1}, "steps": 3}).status_code == 422
@@ -151,7 +158,7 @@ def test_the_names_come_from_the_listed_trials_when_there_is_no_space(http: Test
 def test_a_trial_of_a_ladder_has_steps_of_its_own(http: TestClient, workers: Workers) -> None:
     """The length in a space is no hyper-parameter, whether the study has trials by now or not."""
     lr = {"family": "wsd", "peak": 0.1, "warmup": 2, "decay": {"ratio": 0.2}}
-    file = changed(space={"max_steps": [20, 40], "lr": lr}, tuner={"kind": "grid"})
+    file = study_file(space={"max_steps": [20, 40], "lr": lr}, tuner={"kind": "grid"})
     study = http.post("/studies", json=file).json()["study"]
     refused = http.post(f"/studies/{study}/trials", json={"hp": {"lr": 0.1, "max_steps": 20}, "steps": 3})
     assert refused.json()["errors"] == [{"field": "hp", "problem": "must hold exactly lr, got lr, max_steps"}]
@@ -167,22 +174,22 @@ def test_a_trial_of_a_ladder_has_steps_of_its_own(http: TestClient, workers: Wor
     assert names.keys() == {"max_steps", "lr.stable_until", "lr.decay"}
 
 
-def test_a_trial_is_cancelled(http: TestClient, tuned: str, wake_ups: list[str]) -> None:
+def test_a_trial_is_cancelled(http: TestClient, tuned_study: str, wake_ups: list[str]) -> None:
     wake_ups.clear()
     for _ in range(2):
-        answer = http.delete(f"/studies/{tuned}/trials/1")
+        answer = http.delete(f"/studies/{tuned_study}/trials/1")
         assert (answer.status_code, answer.content) == (204, b"")
-    assert http.get(f"/studies/{tuned}/trials/1").json()["state"] == "cancelled"
-    assert http.get(f"/studies/{tuned}/trials/0").json()["state"] == "waiting"
+    assert http.get(f"/studies/{tuned_study}/trials/1").json()["state"] == "cancelled"
+    assert http.get(f"/studies/{tuned_study}/trials/0").json()["state"] == "waiting"
     assert wake_ups == ["wake"] * 2
 
 
 def test_a_trial_that_waits_for_its_tuner_can_be_cancelled_and_one_that_is_over_cannot(
-    http: TestClient, tuned: str, workers: Workers
+    http: TestClient, tuned_study: str, workers: Workers
 ) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    http.post(f"/studies/{tuned}:pause")
-    assert http.delete(f"/studies/{tuned}/trials/0").status_code == 204
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    http.post(f"/studies/{tuned_study}:pause")
+    assert http.delete(f"/studies/{tuned_study}/trials/0").status_code == 204
 
 
 def test_no_trial_is_added_to_an_ended_study(http: TestClient, study: str) -> None:
@@ -190,37 +197,41 @@ def test_no_trial_is_added_to_an_ended_study(http: TestClient, study: str) -> No
     assert http.post(f"/studies/{study}/trials", json={"hp": HP, "steps": 9}).status_code == 409
 
 
-def test_stopped_trials_keep_the_value_they_had(http: TestClient, tuned: str, workers: Workers, use: Services) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    workers.decide(tuned, c.ApplyTunerActions(study=tuned, actions=(c.Extend(trial=0, steps=80), c.Stop(trial=1))))
-    trials = http.get(f"/studies/{tuned}").json()["trials"]
+def test_stopped_trials_keep_the_value_they_had(
+    http: TestClient, tuned_study: str, workers: Workers, use: Services
+) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    workers.decide(
+        tuned_study, c.ApplyTunerActions(study=tuned_study, actions=(c.Extend(trial=0, steps=80), c.Stop(trial=1)))
+    )
+    trials = http.get(f"/studies/{tuned_study}").json()["trials"]
     assert [(trial["state"], trial["steps"], trial["value"]) for trial in trials] == [
         ("waiting", 80, 0.5),
         ("pruned", 40, None),
     ]
-    assert http.get(f"/studies/{tuned}").json()["best"]["steps"] == 40
+    assert http.get(f"/studies/{tuned_study}").json()["best"]["steps"] == 40
 
 
-def test_trials_are_filtered_and_sorted(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.9})
-    http.post(f"/studies/{tuned}/trials", json={"hp": HP, "steps": 50})
+def test_trials_are_filtered_and_sorted(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    workers.finish(tuned_study, workers.assign(tuned_study, 1), {"accuracy": 0.9})
+    http.post(f"/studies/{tuned_study}/trials", json={"hp": HP, "steps": 50})
 
     def numbers(query: str) -> list[int]:
-        return [trial["trial"] for trial in http.get(f"/studies/{tuned}/trials?{query}").json()["items"]]
+        return [trial["trial"] for trial in http.get(f"/studies/{tuned_study}/trials?{query}").json()["items"]]
 
     assert numbers("state=completed") == [0, 1]
     assert numbers("state=completed&state=waiting") == [0, 1, 2]
     assert numbers("sort=value") == [1, 0, 2]
     assert numbers("sort=-value") == [0, 1, 2]
     assert numbers("sort=-steps&limit=1") == [2]
-    page = http.get(f"/studies/{tuned}/trials?sort=value&limit=2").json()
+    page = http.get(f"/studies/{tuned_study}/trials?sort=value&limit=2").json()
     assert numbers(f"sort=value&limit=2&cursor={page['next_cursor']}") == [2]
 
 
-def test_trials_by_column(http: TestClient, tuned: str, workers: Workers) -> None:
-    workers.finish(tuned, workers.assign(tuned, 1), {"accuracy": 0.9})
-    found = http.get(f"/studies/{tuned}/trials:columns").json()
+def test_trials_by_column(http: TestClient, tuned_study: str, workers: Workers) -> None:
+    workers.finish(tuned_study, workers.assign(tuned_study, 1), {"accuracy": 0.9})
+    found = http.get(f"/studies/{tuned_study}/trials:columns").json()
     assert found["count"] == 2
     columns = found["columns"]
     assert columns["trial"] == [0, 1]
@@ -258,13 +269,13 @@ def test_a_schedule_in_words(value: object, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_half_a_character_in_a_traceback_breaks_no_view(http: TestClient, tuned_study: str, workers: Workers) -> None:
     """Every view of the study was a server error."""
-    workers.fail(tuned, workers.assign(tuned, 1), "ValueError: caf\udce9 \x1b[2J")
-    assert "caf\\udce9" in http.get(f"/studies/{tuned}/trials/1").json()["failure"]["error"]
+    workers.fail(tuned_study, workers.assign(tuned_study, 1), "ValueError: caf\udce9 \x1b[2J")
+    assert "caf\\udce9" in http.get(f"/studies/{tuned_study}/trials/1").json()["failure"]["error"]
     for path in ("", "/trials", "/events", "/plan", "/log", "/trials:columns"):
-        assert http.get(f"/studies/{tuned}{path}").status_code == 200
-    assert http.post(f"/studies/{tuned}:replay").status_code == 200
+        assert http.get(f"/studies/{tuned_study}{path}").status_code == 200
+    assert http.post(f"/studies/{tuned_study}:replay").status_code == 200
 
 
 SORTED_BY = [*KEYS, "hp.bs", "hp.lr", "hp.lr.init", "hp.lr.milestones"]
@@ -272,11 +283,11 @@ SORTED_BY = [*KEYS, "hp.bs", "hp.lr", "hp.lr.init", "hp.lr.milestones"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", [f"{sign}{key}" for key in SORTED_BY for sign in ("", "-")])
-def test_trials_are_sorted_by_every_column(http: TestClient, tuned: str, workers: Workers, sort: str) -> None:
+def test_trials_are_sorted_by_every_column(http: TestClient, tuned_study: str, workers: Workers, sort: str) -> None:
     """Trials with a value there first, in its order, then the others."""
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
-    items = http.get(f"/studies/{tuned}/trials", params={"sort": sort}).json()["items"]
-    columns = http.get(f"/studies/{tuned}/trials:columns").json()["columns"]
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
+    items = http.get(f"/studies/{tuned_study}/trials", params={"sort": sort}).json()["items"]
+    columns = http.get(f"/studies/{tuned_study}/trials:columns").json()["columns"]
     name = {"value": "value", "best": "best.value", "last": "last.value"}.get(sort.lstrip("-"), sort.lstrip("-"))
     values = [columns.get(name, [None, None])[trial["trial"]] for trial in items]
     known = [value for value in values if value is not None]
@@ -286,9 +297,9 @@ def test_trials_are_sorted_by_every_column(http: TestClient, tuned: str, workers
 
 @pytest.mark.parametrize(("sort", "meant"), [("valeu", "value"), ("-hp.lrr", "hp.lr"), ("hp.nothere", None)])
 def test_a_field_that_trials_do_not_have_is_no_order(
-    http: TestClient, tuned: str, sort: str, meant: str | None
+    http: TestClient, tuned_study: str, sort: str, meant: str | None
 ) -> None:
-    problem = http.get(f"/studies/{tuned}/trials", params={"sort": sort}).json()["errors"][0]
+    problem = http.get(f"/studies/{tuned_study}/trials", params={"sort": sort}).json()["errors"][0]
     fields = ", ".join([*KEYS, "hp.bs", "hp.lr", "hp.lr.family", "hp.lr.gamma", "hp.lr.init", "hp.lr.milestones"])
     guess = f"; did you mean {meant}?" if meant else ""
     said = f"must be one of {fields}, or -FIELD for the other way round, got {sort!r}{guess}"
@@ -301,11 +312,11 @@ def test_before_there_are_trials_they_can_be_ordered_by_what_they_will_have(http
     assert http.get(path, params={"sort": "hp.nothere"}).status_code == 422
 
 
-def test_pages_in_another_order_are_of_one_moment(http: TestClient, tuned: str, workers: Workers) -> None:
+def test_pages_in_another_order_are_of_one_moment(http: TestClient, tuned_study: str, workers: Workers) -> None:
     """A trial that becomes the best between two pages is on neither twice, and pushes none out."""
-    path = f"/studies/{tuned}/trials"
+    path = f"/studies/{tuned_study}/trials"
     first = http.get(path, params={"sort": "-trial", "limit": 1}).json()
-    workers.finish(tuned, workers.assign(tuned, 0), {"accuracy": 0.5})
+    workers.finish(tuned_study, workers.assign(tuned_study, 0), {"accuracy": 0.5})
     http.post(path, json={"hp": {"lr": 0.3, "bs": 64}, "steps": 1})
     following = {"sort": "-trial", "limit": 1, "cursor": first["next_cursor"]}
     second = http.get(path, params=following).json()

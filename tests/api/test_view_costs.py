@@ -15,7 +15,7 @@ STUDY = {"name": "n", "trainer": "t", "metric": "loss", "mode": "min", "space": 
 ASHA = {"kind": "asha", "min_steps": 1, "max_steps": 27, "reduction_factor": 3}
 
 
-def trained(trials: int) -> SearchPlan:
+def simulated_plan(trials: int) -> SearchPlan:
     simulator = Simulator(slots=64, measure=lambda node, step: {"loss": Random(f"{node.id}/{step}").random()})
     simulator.submit(StudyId("s"), StudySpec.from_dict(STUDY | {"tuner": ASHA | {"num_trials": trials}}).to_json())
     simulator.run()
@@ -29,5 +29,5 @@ def calls(plan: SearchPlan) -> int:
 
 
 def test_a_further_trial_costs_few_calls() -> None:
-    fewer, more = calls(trained(200)), calls(trained(600))
+    fewer, more = calls(simulated_plan(200)), calls(simulated_plan(600))
     assert more - fewer < 400 * 500, f"{(more - fewer) / 400:.0f} calls a trial"

@@ -42,7 +42,7 @@ STUDY: dict[str, Any] = {
 """Two trials that part at step 20: 80 steps asked for, 60 different ones."""
 
 
-def changed(**fields: Any) -> dict[str, Any]:
+def study_file(**fields: Any) -> dict[str, Any]:
     """The study file with other fields."""
     return copy.deepcopy(STUDY) | fields
 

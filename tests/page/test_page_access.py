@@ -14,7 +14,7 @@ from app.domain.terms import Scope
 from app.main import create_app
 from app.service.access import create
 from app.settings import Settings
-from tests.api.world import STUDY, changed, serving
+from tests.api.world import STUDY, serving, study_file
 
 TRAINER = 'from stagetree import Trainer\n\nclass Digits(Trainer):\n    name = "digits"\n    version = "1"\n'
 
@@ -77,7 +77,7 @@ def test_who_may_only_read_sees_suggestions_and_no_buttons(
 
     url, token, reading = guarded
     tuner = {"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40}
-    body = changed(name="searched", space={"lr": {"loguniform": [0.1, 1]}}, tuner=tuner, suggestions=[{"lr": 0.5}])
+    body = study_file(name="searched", space={"lr": {"loguniform": [0.1, 1]}}, tuner=tuner, suggestions=[{"lr": 0.5}])
     headers = {"Authorization": f"Bearer {token}"}
     assert httpx.post(f"{url}/api/v1/studies", json=body, headers=headers).status_code == 201
     for holder, number in ((token, 1), (reading, 0)):

@@ -12,7 +12,7 @@ from app.domain import events as e
 from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
 from stagetree.client.trial_requests import Result
 from stagetree.study import AsyncStudy, Study
-from tests.api.world import Workers, changed
+from tests.api.world import Workers, study_file
 from tests.stagetree.test_study import FIELDS, train, trials_of, wait_for_trials, wait_until, working
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +51,7 @@ async def test_awaited_results_come_from_the_isolated_trial(server: str, workers
 
 async def test_numbers_are_those_of_the_new_trials(server: str, workers: Workers) -> None:
     """The study's own tuner had the first ones; what a user asked for comes first after all was struck."""
-    async with await AsyncStudy.create(changed(), url=server) as study:
+    async with await AsyncStudy.create(study_file(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         waiting = asyncio.ensure_future(study.eval({"lr": 0.5, "bs": 8}, 20))
         await wait_for_trials(study, 3)

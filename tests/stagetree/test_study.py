@@ -25,7 +25,7 @@ from stagetree.client.trial_requests import Result
 from stagetree.errors import StudyOver, TrialFailed
 from stagetree.models import Trial
 from stagetree.study import AsyncStudy, Study
-from tests.api.world import Workers, changed
+from tests.api.world import Workers, study_file
 
 pytestmark = pytest.mark.anyio
 FIELDS: dict[str, Any] = {"name": "mine", "trainer": "digits", "metric": "accuracy", "mode": "max"}
@@ -243,7 +243,7 @@ async def test_an_equal_study_is_reused(server: str, workers: Workers) -> None:
 
 
 async def test_trials_of_the_studys_own_tuner_are_requested_anew(server: str, workers: Workers) -> None:
-    async with await AsyncStudy.create(changed(), url=server) as study:
+    async with await AsyncStudy.create(study_file(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 1, 0.5)
         await study.refresh()
@@ -297,7 +297,7 @@ async def test_closing_ends_waiting_calls(server: str) -> None:
 
 
 async def test_a_study_with_its_own_tuner_has_the_same_views(server: str, workers: Workers) -> None:
-    async with await AsyncStudy.create(changed(), url=server) as study:
+    async with await AsyncStudy.create(study_file(), url=server) as study:
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 0, 0.5)
         frame = await study.dataframe()
@@ -313,7 +313,7 @@ async def test_a_study_with_its_own_tuner_has_the_same_views(server: str, worker
 
 
 async def test_waiting_for_the_end(server: str, workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
-    async with await AsyncStudy.create(changed(), url=server) as study:
+    async with await AsyncStudy.create(study_file(), url=server) as study:
         waiting = asyncio.ensure_future(study.wait())
         await asyncio.to_thread(workers.tune, study.id)
         await train(workers, study, 0, 0.5)
@@ -327,7 +327,7 @@ async def test_waiting_for_the_end(server: str, workers: Workers, capsys: pytest
 @pytest.mark.parametrize("show", [True, False])
 async def test_waiting_for_a_study_that_fails_raises_its_reason(server: str, workers: Workers, show: bool) -> None:
     """It returned, and `best` was None: a program continued without an error."""
-    async with await AsyncStudy.create(changed(), url=server) as study:
+    async with await AsyncStudy.create(study_file(), url=server) as study:
         waiting = asyncio.ensure_future(study.wait(show=show))
         await asyncio.to_thread(
             workers.decide, study.id, c.FailStudy(study=StudyId(study.id), error="its tuner raised", at=1.0)
