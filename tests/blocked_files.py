@@ -1,4 +1,4 @@
-"""Paths that a careless reader never comes back from, without root: see `kinds`; and a dead mount, see `blocked`."""
+"""Paths that a careless reader never comes back from, without root: `KINDS`; and a dead mount: `block_opening`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_leases = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ha
 
 
 @contextmanager
-def blocked(path: Path) -> Iterator[None]:
+def block_opening(path: Path) -> Iterator[None]:
     """To open this file blocks in the kernel, as on a dead mount: the file has a lease, which Linux revokes after 45 s.
 
     Its size and times can be read.

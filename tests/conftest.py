@@ -161,11 +161,11 @@ def patient_wheel() -> Iterator[Any]:
 
     run = wheel.pgexec
 
-    def unhurried(*command: Any, timeout: float = 0.0, **how: Any) -> str:
+    def run_without_timeout(*command: Any, timeout: float = 0.0, **how: Any) -> str:
         return run(*command, **how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wheel, "pgexec", unhurried)
+        patch.setattr(wheel, "pgexec", run_without_timeout)
         yield wheel
 
 

@@ -70,7 +70,7 @@ class Costs:
         self.file, self.spent = file, Spent()
 
     @contextmanager
-    def measured(self, what: str, name: str) -> Generator[None]:
+    def measure(self, what: str, name: str) -> Generator[None]:
         begun, wall = self.spent.seconds(), time.monotonic()
         yield
         line = {"what": what, "name": name, "seconds": self.spent.seconds() - begun, "wall": time.monotonic() - wall}
@@ -79,19 +79,19 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self.measured("test", item.nodeid.removesuffix(f"@{SERVED}")):
+        with self.measure("test", item.nodeid.removesuffix(f"@{SERVED}")):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
         if fixturedef.scope == "function":
             return (yield)
-        with self.measured("fixture", f"{fixturedef.baseid}::{fixturedef.argname}"):
+        with self.measure("fixture", f"{fixturedef.baseid}::{fixturedef.argname}"):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        with self.measured("collection", "collection"):
+        with self.measure("collection", "collection"):
             return (yield)
 
 

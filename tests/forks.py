@@ -25,10 +25,10 @@ def run_in_fork(function: Callable[..., T], *args: Any, **named: Any) -> T:
         return pool.submit(function, *args, **named).result()
 
 
-def checked(job: dict[str, Any]) -> dict[str, Any]:
+def check_in_fork(job: dict[str, Any]) -> dict[str, Any]:
     """The report of `stagetree.runtime.check`, both as in the files of its command."""
-    return run_in_fork(_checked, job)
+    return run_in_fork(_check, job)
 
 
-def _checked(job: dict[str, Any]) -> dict[str, Any]:
+def _check(job: dict[str, Any]) -> dict[str, Any]:
     return asdict(check(Job(**job)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from blocked_files import KINDS, blocked, make, needs_leases
+from blocked_files import KINDS, block_opening, make, needs_leases
 from stacks import wait_for
 
 from app import input_reader
@@ -106,7 +106,7 @@ def test_a_blocked_read_times_out_and_delays_no_other(tmp_path: Path) -> None:
     (tmp_path / "well").write_text("one")
     reader, said = InputReader(2.0), []
     dead, well = (ReadRequest.look(str(tmp_path / name), EVERYWHERE) for name in ("dead", "well"))
-    with blocked(tmp_path / "dead"):
+    with block_opening(tmp_path / "dead"):
         waiting = Thread(target=lambda: said.extend(reader.read([dead, well])))
         waiting.start()
         wait_for("a process that reads", processes)
@@ -134,7 +134,7 @@ def test_a_cancelled_wait_returns_at_once(reader: InputReader, tmp_path: Path) -
     seen: list[tuple[str, float]] = []
     file, begun = tmp_path / "dead", time.monotonic()
     file.write_text("one")
-    with blocked(file), pytest.raises(NotWanted):
+    with block_opening(file), pytest.raises(NotWanted):
         reader.read([ReadRequest.look(str(file), EVERYWHERE)], on_wait)
     assert time.monotonic() - begun < PATIENT / 10 and {path for path, _ in seen} == {str(file)}
     assert [seconds for _, seconds in seen] == sorted(seconds for _, seconds in seen)
@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_is_a_sentence_and_the_next_one_reads(reader: I
         for each in processes():
             each.kill()
 
-    with blocked(file):
+    with block_opening(file):
         [problem] = reader.read([question], kill)
     assert type(problem) is InputUnread and str(problem) == f"{file} was not read: its process has ended"
     assert reader.read([question])[0]["files"] == 1
@@ -171,7 +171,7 @@ def test_there_are_few_processes_and_others_wait_for_one(
     dead, well = (ReadRequest.look(str(file), EVERYWHERE) for file in files)
     answers: list[Any] = []
     waiting = [Thread(target=lambda each=each: answers.extend(reader.read([each]))) for each in (dead, well)]
-    with blocked(files[0]):
+    with block_opening(files[0]):
         for each in waiting:
             each.start()
             wait_for("a process that reads", processes)

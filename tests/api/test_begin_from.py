@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from blocked_files import KINDS, blocked, make, needs_leases
+from blocked_files import KINDS, block_opening, make, needs_leases
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
@@ -256,7 +256,7 @@ def test_inputs_that_are_no_files_are_refused_at_once(reads_all: TestClient, fil
 @needs_leases
 def test_a_blocked_input_is_reported_in_a_sentence(reads_all: TestClient, files: Path) -> None:
     path = weights(files / "w.safetensors", 1.0)
-    with blocked(files / "w.safetensors"):
+    with block_opening(files / "w.safetensors"):
         late = f"{path} was not read within 2 s"
         assert submission_error(reads_all, inputs=[path])[1] == f"must be a file or a folder that can be read: {late}"
         assert submission_error(reads_all, begin_from={"file": path})[1] == f"must be a file that can be read: {late}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from blocked_files import blocked, needs_leases
+from blocked_files import block_opening, needs_leases
 from safetensors.torch import save_file
 from stacks import Json, Service, wait_for
 from toys import trials
@@ -371,7 +371,7 @@ def test_a_blocked_input_delays_no_other_study_and_its_own_can_be_cancelled(stac
     study["trainer_args"] |= {"seconds": 0.1, "slow_while": str(slow)}
     waits = stack.submit(study)
     stack.wait_for_step(waits, 3)
-    with blocked(data):
+    with block_opening(data):
         os.utime(data, (9, 9))  # so that its slot reads it when the stage has ended
         slow.unlink()
         [reads] = wait_for("a slot that reads", lambda: [each for each in stack.client.slots() if each["note"]])

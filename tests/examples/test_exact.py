@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import checked, run_in_fork
+from forks import check_in_fork, run_in_fork
 
 from app.cli.check import check_job
 from stagetree.runtime.loading import load_trainer
@@ -27,7 +27,7 @@ def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     assert job is not None
     if study.startswith("shapes/"):
         job["args"]["data"] = run_in_fork(drawn, job["file"], folder / "data")
-    report = checked({**job, **how})
+    report = check_in_fork({**job, **how})
     assert spec.metric in report["metrics"]
     return report
 
@@ -45,7 +45,7 @@ def test_a_folder_that_a_study_names_is_only_read(tmp_path: Path) -> None:
         StudySpec.from_file(EXAMPLES / "shapes/study.yaml", limits=None), str(EXAMPLES / "shapes/trainer.py"), "cpu"
     )
     assert job is not None
-    report = checked({**job, "args": {**job["args"], "data": str(tmp_path / "nowhere")}, "steps": 1})
+    report = check_in_fork({**job, "args": {**job["args"], "data": str(tmp_path / "nowhere")}, "steps": 1})
     assert "nowhere" in report["failed"]
     assert not any(tmp_path.iterdir())
 

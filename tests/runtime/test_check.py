@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forks import checked
+from forks import check_in_fork
 
 from stagetree.runtime.exactness.differences import first_difference, leaves
 
@@ -40,7 +40,7 @@ def check_by_command(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exact_trainer_is_reported_exact(tmp_path: Path, workers: int) -> None:
     asked = job("exact", workers=workers)
-    report = checked(asked) if workers else check_by_command(asked, tmp_path)
+    report = check_in_fork(asked) if workers else check_by_command(asked, tmp_path)
     assert report["failed"] == "" and report["differences"] == {}
     assert report["metrics"].keys() == {"value"}
     assert report["checkpoint_bytes"] > 1000 and report["step_seconds"] > 0
@@ -59,7 +59,7 @@ def test_an_exact_trainer_is_reported_exact(tmp_path: Path, workers: int) -> Non
 def test_an_inexact_trainer_is_reported_with_its_cause(
     name: str, args: dict[str, Any], ways: set[str], words: str
 ) -> None:
-    differences = checked(job(name, **args))["differences"]
+    differences = check_in_fork(job(name, **args))["differences"]
     assert differences.keys() == ways
     for text in differences.values():
         assert words in text and "the first is trainer.net." in text
@@ -76,7 +76,7 @@ def test_a_warning_of_the_trainer_is_shown_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_modes_that_change_nothing_are_not_blamed() -> None:
     """A moving average in evaluation mode was named where workers that outlive an epoch were the cause."""
-    differences = checked(job("averaged", workers=2))["differences"]
+    differences = check_in_fork(job("averaged", workers=2))["differences"]
     assert differences.keys() == {"split"}
     for text in differences.values():
         assert "self.loader._iterator not restored" in text and "self.ema" not in text
@@ -109,7 +109,7 @@ def test_differing_pickles_are_reported_as_pickles() -> None:
 
 @pytest.mark.slow
 def test_equal_weights_with_different_metrics_are_reported() -> None:
-    differences = checked(job("wandering"))["differences"]
+    differences = check_in_fork(job("wandering"))["differences"]
     assert differences.keys() == {"watched"}
     assert all(text.startswith("of equal weights, value is ") for text in differences.values())
 
@@ -119,7 +119,7 @@ def test_equal_weights_with_different_metrics_are_reported() -> None:
     ("name", "words"), [("broken", "ValueError: no luck"), ("crashing", "process was ended by signal 11 (SIGSEGV)")]
 )
 def test_a_failure_of_the_trainer_is_reported(name: str, words: str) -> None:
-    assert words in checked(job(name))["failed"]
+    assert words in check_in_fork(job(name))["failed"]
 
 
 SHARDED = Path(__file__).parents[1] / "ranks" / "in_shards.py"
@@ -131,7 +131,7 @@ def rank_job(**more: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_ranks_with_the_same_bits_are_reported_exact() -> None:
-    report = checked(rank_job(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
+    report = check_in_fork(rank_job(shards=4, ranks=[1, 2, 4], steps=3, broken=1))
     assert (report["failed"], report["differences"]) == ("", {})
 
 
@@ -141,25 +141,25 @@ def test_torchs_own_sums_are_checked_with_the_plans_ranks() -> None:
         "name": "in_ddp",
         "file": str(SHARDED.with_name("in_ddp.py")),
     }
-    report = checked(ddp)
+    report = check_in_fork(ddp)
     assert (report["failed"], report["differences"]) == ("", {})
 
 
 @pytest.mark.slow
 def test_a_trainer_that_depends_on_its_rank_is_named() -> None:
-    report = checked(job("ranked") | {"ranks": [2]})
+    report = check_in_fork(job("ranked") | {"ranks": [2]})
     assert report["differences"].keys() == {"ranks 2"}
     assert "depends on its rank" in report["differences"]["ranks 2"]
 
 
 @pytest.mark.slow
 def test_an_error_in_one_rank_ends_all() -> None:
-    report = checked(job("ranked", fails=True) | {"ranks": [2]})
+    report = check_in_fork(job("ranked", fails=True) | {"ranks": [2]})
     assert "In rank 1 of 2" in report["failed"] and "ArithmeticError" in report["failed"]
 
 
 @pytest.mark.slow
 def test_diverging_ranks_are_reported_without_a_wait() -> None:
     """As they would be for half an hour."""
-    report = checked(job("ranked", strays=True) | {"ranks": [2]})
+    report = check_in_fork(job("ranked", strays=True) | {"ranks": [2]})
     assert "Detected mismatch between collectives on ranks" in report["failed"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import checked
+from forks import check_in_fork
 
 HP = {"momentum": {"family": "values", "values": [0.0, 0.9], "milestones": [3]}}
 
@@ -96,7 +96,9 @@ def differences(folder: Path, text: str, *changes: tuple[str, str]) -> dict[str,
     file = folder / "fit.py"
     file.write_text(text)
     hp: dict[str, Any] = HP if text.startswith(SCRIPT[:20]) else HP | {"bs": 8}
-    found: dict[str, str] = checked({"file": str(file), "name": "fit", "args": {}, "seed": 0, "hp": hp})["differences"]
+    found: dict[str, str] = check_in_fork({"file": str(file), "name": "fit", "args": {}, "seed": 0, "hp": hp})[
+        "differences"
+    ]
     return found
 
 

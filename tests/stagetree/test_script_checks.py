@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forks import checked
+from forks import check_in_fork
 from walking_scripts import DRAWING, HP, SCRIPT, TWO
 
 from app.cli.check import report_lines
@@ -68,7 +68,7 @@ NOT_RESTORED = {
 @pytest.mark.parametrize(("text", "place"), NOT_RESTORED.values(), ids=NOT_RESTORED)
 def test_the_place_of_a_generator_is_named_in_words_of_a_script(tmp_path: Path, text: str, place: str) -> None:
     (tmp_path / "walk.py").write_text(text)
-    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
+    report = check_in_fork({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"split"}
     cause = report["differences"]["split"].partition(". Likely: ")[2]
     assert cause.startswith(place) and cause.endswith("not restored by load() of run.state")
@@ -104,7 +104,7 @@ main()
 )
 def test_a_module_left_in_evaluation_mode_is_detected(tmp_path: Path, text: str) -> None:
     (tmp_path / "walk.py").write_text(text)
-    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
+    report = check_in_fork({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"watched"}
     cause = "Likely: evaluate() or save() of run.state changes something that the loop reads"
     assert report["differences"]["watched"].endswith(cause)
@@ -114,7 +114,7 @@ def test_a_module_left_in_evaluation_mode_is_detected(tmp_path: Path, text: str)
 def test_an_iterator_is_named_in_words_of_a_script(tmp_path: Path) -> None:
     text = SCRIPT.replace("where = 0.0", "import itertools; count = itertools.count(); where = 0.0")
     (tmp_path / "walk.py").write_text(text.replace("random.random()", "next(count)"))
-    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
+    report = check_in_fork({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": HP})
     assert report["differences"].keys() == {"split"}
     words = "Likely: count (a global of walk.py) not restored by load() of run.state"
     assert report["differences"]["split"].endswith(words)
@@ -129,7 +129,7 @@ def test_each_cause_has_words_for_scripts() -> None:
 @pytest.mark.slow
 def test_check_names_values_that_a_script_does_not_read(tmp_path: Path) -> None:
     (tmp_path / "walk.py").write_text(SCRIPT)
-    report = checked({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": TWO})
+    report = check_in_fork({"file": str(tmp_path / "walk.py"), "name": "walk", "args": {}, "seed": 0, "hp": TWO})
     assert (report["unread"], report["differences"]) == (["decay"], {})
     assert "not read          `decay` changes nothing: `setup` never reads it, nor do the 4 steps" in report_lines(
         report

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from blocked_files import KINDS, blocked, make, needs_leases
+from blocked_files import KINDS, block_opening, make, needs_leases
 from cluster import Cluster
 from stacks import Json
 from studies import spec
@@ -322,7 +322,7 @@ def test_an_input_that_does_not_answer_is_tried_again_and_fails_nothing(database
     cluster.sources["beginner"] = TrainerSource(str(HERE / "beginner.py"), "1")
     replace(data, "one")
     study = cluster.submit(ALONE, inputs=[{"path": str(data)}])
-    with blocked(data):
+    with block_opening(data):
         assert cluster.run(study).state == "completed"
     assert inexact_reasons(cluster, study) == [f"its inputs are unchecked: {data} was not read within 1 s"]
     longer = {**ALONE, "tuner": {**ALONE["tuner"], "trials": [{**ALONE["tuner"]["trials"][0], "steps": 12}]}}
@@ -332,7 +332,7 @@ def test_an_input_that_does_not_answer_is_tried_again_and_fails_nothing(database
         cluster.study(again).inputs[0]["sha256"] == look(str(data))["sha256"] and inexact_reasons(cluster, again) == []
     )
     replace(data, "two", 9)
-    with blocked(data):
+    with block_opening(data):
         last = cluster.submit(spec(({"lr": 0.7}, 2), trainer="beginner"), inputs=cluster.study(again).inputs)
         assert cluster.run(last).state == "completed"
     assert inexact_reasons(cluster, last)[0] == (f"1 stage had an unchecked input: {data} was not read within 1 s")
@@ -348,7 +348,7 @@ def test_a_slot_that_must_end_waits_for_no_input(cluster: Cluster, tmp_path: Pat
     study = cluster.submit(ALONE, inputs=[{"path": str(data)} if at == "build" else look(str(data))])
 
     def retire() -> None:
-        waiting.enter_context(blocked(data))
+        waiting.enter_context(block_opening(data))
         os.utime(data, (9, 9))
         cluster.retiring |= set(cluster.slots)
 
