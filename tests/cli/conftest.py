@@ -30,7 +30,7 @@ def stagetree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def served(stack: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
+def running_server(stack: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
     """A running server that the environment names."""
     monkeypatch.setenv("STAGETREE_URL", stack.url)
     return stack

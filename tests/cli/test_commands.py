@@ -43,7 +43,7 @@ def done(stack: Service) -> Json:
     return stack.run(grid("shown"))
 
 
-def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Write, done: Json) -> None:
+def test_run_prints_the_result(stagetree: Stagetree, running_server: Service, write: Write, done: Json) -> None:
     said = stagetree("run", write(grid("shown")))
     assert said.code == 0
     lines = said.out.splitlines()
@@ -52,10 +52,10 @@ def test_run_prints_the_result(stagetree: Stagetree, served: Service, write: Wri
     cost = "96 if each trial were trained alone - 40 shared - 56 known from other studies = 0 run"
     assert f"\nsteps   {cost}\nsaved   100% by sharing: " in said.out
     assert "completed" in said.err
-    assert f"Sending the study to {served.url}, the server of STAGETREE_URL." in said.err
+    assert f"Sending the study to {running_server.url}, the server of STAGETREE_URL." in said.err
 
 
-def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: Write, done: Json) -> None:
+def test_run_prints_one_document(stagetree: Stagetree, running_server: Service, write: Write, done: Json) -> None:
     said = stagetree("run", write(grid("shown")), "-o", "json")
     assert said.code == 0
     assert said.json.keys() >= RESULT
@@ -70,7 +70,7 @@ def test_run_prints_one_document(stagetree: Stagetree, served: Service, write: W
 
 
 def test_advice_on_sharing_is_in_the_preview_and_not_in_each_run(
-    stagetree: Stagetree, served: Service, write: Write
+    stagetree: Stagetree, running_server: Service, write: Write
 ) -> None:
     """A sampled peak shares nothing, which may be what the user wants."""
     spec = grid(
@@ -82,26 +82,26 @@ def test_advice_on_sharing_is_in_the_preview_and_not_in_each_run(
     assert f"advice          {told}" in stagetree("preview", write(spec)).out
 
 
-def test_an_ended_study_shows_the_reason(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_an_ended_study_shows_the_reason(stagetree: Stagetree, running_server: Service, write: Write) -> None:
     said = stagetree("run", write(grid("ended", target=-1000)))
     assert said.code == 0
     assert "target -1000 reached: " in said.err
     assert "ended   target -1000 reached: " in said.out
     assert "not trained" in said.out, "which is no saving"
-    study = next(served.client.studies())["study"]
+    study = next(running_server.client.studies())["study"]
     assert stagetree("replay", study).out.splitlines()[-1].startswith("identical: ")
     assert stagetree("trials", study, "--state", "cancelled").out.count("cancelled") >= 4
 
 
-def test_failures_are_shown(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_failures_are_shown(stagetree: Stagetree, running_server: Service, write: Write) -> None:
     """Counted, with the first traceback; the command fails when no trial worked."""
     moods = ({"mood": "raise"}, 2), ({"mood": "raise"}, 3), ({}, 2)
     said = stagetree("run", write(trials("cli-failed-two", *moods)))
-    study = next(served.client.studies())["study"]
+    study = next(running_server.client.studies())["study"]
     assert said.code == 0
     assert "2 failed" in said.err
     group = "2 trials: ValueError: the loss went through the roof, after step 0"
-    traceback = f"stagetree trial {study} 0 --server {served.url}"
+    traceback = f"stagetree trial {study} 0 --server {running_server.url}"
     assert f"failed  2 of 3 trials; a traceback: {traceback}\n        {group} (trials 0, 1)\n" in said.out
     assert "Traceback" not in said.out
     assert stagetree("wait", study).code == 0 and stagetree("wait", study, "--strict").code == 5
@@ -113,25 +113,25 @@ def test_failures_are_shown(stagetree: Stagetree, served: Service, write: Write)
     assert said.code == 1
     assert said.out.startswith("error   the only trial failed; trial 0: ValueError: the loss went through the roof")
     assert "the first is trial 0:\n        Traceback (most recent call last):" in said.out
-    study = next(served.client.studies())["study"]
-    assert f"more of it: stagetree trial {study} 0 --server {served.url}\n" in said.out
+    study = next(running_server.client.studies())["study"]
+    assert f"more of it: stagetree trial {study} 0 --server {running_server.url}\n" in said.out
     said = stagetree("run", write(trials("cli-failed-all", moods[0])), "-o", "json", "--quiet")
     assert (said.code, said.json["state"]) == (1, "failed")
     assert "completed" not in said.err
 
 
-def test_submit_and_watch(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_submit_and_watch(stagetree: Stagetree, running_server: Service, write: Write) -> None:
     said = stagetree("submit", write(trials("cli-watch", ({}, 3))))
     study = said.out.strip()
     assert (said.code, said.err) == (0, f"Follow it with: stagetree watch {study}\n")
-    said = stagetree("submit", write(trials("cli-watch", ({}, 3))), "--server", served.url)
-    assert said.err.endswith(f"--server {served.url}\n"), "elsewhere than where it would be looked for"
+    said = stagetree("submit", write(trials("cli-watch", ({}, 3))), "--server", running_server.url)
+    assert said.err.endswith(f"--server {running_server.url}\n"), "elsewhere than where it would be looked for"
     assert stagetree("watch", study).code == 0
     assert stagetree("watch", study, "-o", "json").json["state"] == "completed"
     assert stagetree("submit", write(trials("cli-watch", ({}, 3))), "-o", "json").json["state"] == "running"
 
 
-def test_studies(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_studies(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     line = next(line for line in stagetree("studies").out.splitlines() if line.startswith(done["study"]))
     best = done["best"]
     assert f"{done['metric']} {best['value']:.6g} (highest, trial {best['trial']})" in line
@@ -141,7 +141,7 @@ def test_studies(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("studies", "--tag", "unused-tag", "-o", "json").json == []
 
 
-def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_trials(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("trials", done["study"])
     table, marks = said.out.splitlines()[:9], said.out.splitlines()[9:]
     marked = [trial for trial in done["trials"] if trial.get("exactness")]
@@ -154,7 +154,7 @@ def test_trials(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("trials", done["study"], "-o", "json").json == done["trials"]
 
 
-def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, running_server: Service, write: Write) -> None:
     """The first of them was shown as the winner, without a word about chance."""
     said = stagetree("run", write(trials("cli-equal", ({"mood": "fine"}, 3), ({}, 3), ({}, 2))), "--quiet")
     hint = "Equal results may be chance: `repeats` in the study file"
@@ -162,7 +162,7 @@ def test_results_that_are_equal_point_to_repeats(stagetree: Stagetree, served: S
 
 
 @pytest.mark.slow
-def test_trials_of_the_user(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_trials_of_the_user(stagetree: Stagetree, running_server: Service, write: Write) -> None:
     """Added, trained longer, branched at a shown price, and stopped; `stagetree trials` lists them."""
     said = stagetree("run", write(trials("cli-branch", ({}, 8))), "-o", "json", "--quiet")
     study, hp = said.json["study"], said.json["trials"][0]["hp"]
@@ -192,7 +192,7 @@ def test_trials_of_the_user(stagetree: Stagetree, served: Service, write: Write)
     assert stagetree("trial", "extend", study, 0, "--steps", 9).code == 4
 
 
-def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_trials_in_order_and_as_csv(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     values = sorted((trial["value"] for trial in done["trials"]), reverse=True)
     ask = ("trials", done["study"], "--sort", "value", "--limit", 3, "-o")
     assert [trial["value"] for trial in stagetree(*ask, "json").json] == values[:3]
@@ -203,30 +203,34 @@ def test_trials_in_order_and_as_csv(stagetree: Stagetree, served: Service, done:
     assert stagetree("trials", done["study"], "--state", "fialed").err.endswith("did you mean failed?\n")
 
 
-def test_a_study_is_given_by_a_prefix_its_name_or_last(stagetree: Stagetree, served: Service, done: Json) -> None:
-    newest = next(served.client.studies())["study"]
+def test_a_study_is_given_by_a_prefix_its_name_or_last(
+    stagetree: Stagetree, running_server: Service, done: Json
+) -> None:
+    newest = next(running_server.client.studies())["study"]
     assert newest in stagetree("trial", "last", 0).out
     unique = next(
-        n for n in range(1, 60) if sum(s["study"].startswith(done["study"][:n]) for s in served.client.studies()) == 1
+        n
+        for n in range(1, 60)
+        if sum(s["study"].startswith(done["study"][:n]) for s in running_server.client.studies()) == 1
     )
     assert stagetree("trials", done["study"][:unique], "-o", "json").json == done["trials"]
     named = stagetree("trials", "shown", "-o", "json")
     assert named.code == 0 and len(named.json) == 8
-    served.submit(trials("seldom", ({}, 3)))
+    running_server.submit(trials("seldom", ({}, 3)))
     said = stagetree("trials", "s")
     assert (said.code, said.out) == (2, "") and "could be" in said.err
 
 
-def test_a_trial(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_a_trial(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("trial", done["study"], 2)
     assert f"trial     2 of {done['study']}: trained to step 12" in said.out
     assert "score" in said.out.splitlines()[-4:][0] or "step" in said.out
-    assert stagetree("trial", done["study"], 2, "-o", "json").json == served.client.trial(done["study"], 2)
+    assert stagetree("trial", done["study"], 2, "-o", "json").json == running_server.client.trial(done["study"], 2)
     assert stagetree("trial", done["study"], 99).code == 3
 
 
 @pytest.mark.slow
-def test_a_trial_is_trained_here(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_a_trial_is_trained_here(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("debug", done["study"], 2, "--trainers", TOYS[0])
     assert said.code == 0
     assert f"score  {done['trials'][2]['value']:.6g}" in said.out.splitlines()
@@ -243,37 +247,37 @@ def determinism() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("determinism")
-def test_trial_run_trains_like_a_slot(stagetree: Stagetree, served: Service, tmp_path: Path) -> None:
+def test_trial_run_trains_like_a_slot(stagetree: Stagetree, running_server: Service, tmp_path: Path) -> None:
     """It ran without the arguments outside the plan, and was strict for every study."""
     journal = tmp_path / "journal"
     file = {"runtime_args": {"journal": str(journal)}, "determinism": "warn"}
-    study = served.run(trials("cli-debug-args", ({}, 2), **file))["study"]
+    study = running_server.run(trials("cli-debug-args", ({}, 2), **file))["study"]
     journal.unlink()
     assert stagetree("debug", study, 0, "--trainers", TOYS[0]).code == 0
     assert len(journal.read_text().splitlines()) == 2
     assert torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def test_an_error_is_raised_unchanged(stagetree: Stagetree, served: Service) -> None:
-    study = served.run(trials("cli-debug", ({"mood": "raise"}, 2)))["study"]
+def test_an_error_is_raised_unchanged(stagetree: Stagetree, running_server: Service) -> None:
+    study = running_server.run(trials("cli-debug", ({"mood": "raise"}, 2)))["study"]
     with pytest.raises(ValueError, match="the loss went through the roof"):
         stagetree("debug", study, 0, "--trainers", TOYS[0])
 
 
-def test_wait_exits_like_the_study(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_wait_exits_like_the_study(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("wait", done["study"])
     assert (said.code, said.out) == (0, f"{done['study']} is completed\n")
     assert stagetree("wait", done["study"], "-o", "json").json["best"] == done["best"]
-    study = served.submit(trials("cli-wait", ({}, 300), seconds=0.1))
+    study = running_server.submit(trials("cli-wait", ({}, 300), seconds=0.1))
     assert stagetree("wait", study, "--timeout", 0).code == 124
     said = stagetree("wait", study, "--timeout", 0, "-o", "json")
     assert (said.code, said.json["state"]) == (124, "running")
-    served.client.cancel(study)
+    running_server.client.cancel(study)
     assert stagetree("wait", study).code == 1
 
 
-def test_slots_and_trainers(stagetree: Stagetree, served: Service) -> None:
-    wait_for("both slots", lambda: len(served.client.slots()) == 2)
+def test_slots_and_trainers(stagetree: Stagetree, running_server: Service) -> None:
+    wait_for("both slots", lambda: len(running_server.client.slots()) == 2)
     assert len(stagetree("slots").out.splitlines()) == 3
     assert {"toy", "digits"} <= {each["name"] for each in stagetree("trainers", "-o", "json").json}
 
@@ -304,13 +308,13 @@ def test_a_set_value_is_parsed_like_a_study_file(stagetree: Stagetree, write: Wr
     assert stagetree("preview", write(untuned), *asked).json["trials"] == 8, "that was a KeyError"
 
 
-def test_the_best_trial_needs_no_number(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_the_best_trial_needs_no_number(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     study, best = done["study"], done["best"]["trial"]
     assert stagetree("trial", study).out == stagetree("trial", study, best).out
     assert stagetree("logs", study).out == stagetree("logs", study, best).out
 
 
-def test_trials_are_sorted_by_a_hyper_parameter(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_trials_are_sorted_by_a_hyper_parameter(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     """REST did, and the command line refused it."""
     listed = stagetree("trials", done["study"], "--sort", "-hp.momentum", "-o", "json").json
     values = [trial["hp"]["momentum"]["value"] for trial in listed if "value" in trial["hp"]["momentum"]]
@@ -319,7 +323,7 @@ def test_trials_are_sorted_by_a_hyper_parameter(stagetree: Stagetree, served: Se
     assert said.code == 2 and said.err.endswith("got hp.momentun; did you mean hp.momentum?\n")
 
 
-def test_printed_configurations_are_unchanged(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_printed_configurations_are_unchanged(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("replay", done["study"], "--what-if", "space.lr=0.1")
     assert said.code == 2
     assert said.err == "stagetree: space.lr: cannot be changed: the configurations of a study are fixed\n"
@@ -332,7 +336,7 @@ def test_version(stagetree: Stagetree) -> None:
         assert "Example:  stagetree trials last" in stagetree("trials", help).out
 
 
-def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_events(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("events", done["study"])
     assert said.out.splitlines()[0].split()[::2] == ["1", "StudySubmitted"]
     assert "StudyCompleted" in said.out  # the last checkpoint may come after it
@@ -347,7 +351,7 @@ def test_events(stagetree: Stagetree, served: Service, done: Json) -> None:
     assert stagetree("events", done["study"], "--since", "2099-01-01", "-o", "json").json == []
 
 
-def test_show_prints_the_result_of_the_run(stagetree: Stagetree, served: Service, done: Json) -> None:
+def test_show_prints_the_result_of_the_run(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("study", done["study"])
     assert said.out.splitlines()[2] == done["story"]["lines"][0] and f"{done['study']} completed" in said.out
     assert stagetree("study", done["study"], "-o", "json").json["best"] == done["best"]
@@ -355,8 +359,8 @@ def test_show_prints_the_result_of_the_run(stagetree: Stagetree, served: Service
     assert (logs["study"], logs["trial"]) == (done["study"], 0) and "--- stage of node" in logs["log"]
 
 
-def test_pause_resume_and_cancel(stagetree: Stagetree, served: Service) -> None:
-    study = served.submit(trials("cli-pause", ({}, 300), seconds=0.1))
+def test_pause_resume_and_cancel(stagetree: Stagetree, running_server: Service) -> None:
+    study = running_server.submit(trials("cli-pause", ({}, 300), seconds=0.1))
     assert stagetree("pause", study).out == f"{study} is paused\n"
     assert stagetree("pause", study).code == 0
     assert stagetree("resume", study, "-o", "json").json["state"] == "running"
@@ -365,7 +369,7 @@ def test_pause_resume_and_cancel(stagetree: Stagetree, served: Service) -> None:
     assert stagetree("watch", study).code == 1
 
 
-def test_doctor(stagetree: Stagetree, served: Service) -> None:
+def test_doctor(stagetree: Stagetree, running_server: Service) -> None:
     said = stagetree("doctor")
     assert said.code == 0
     assert {line[:3] for line in said.out.splitlines()} == {"ok "}
@@ -377,7 +381,7 @@ def test_doctor(stagetree: Stagetree, served: Service) -> None:
 
 
 def test_a_study_that_is_watched_is_written_to_sinks(
-    stagetree: Stagetree, served: Service, write: Write, tmp_path: Path
+    stagetree: Stagetree, running_server: Service, write: Write, tmp_path: Path
 ) -> None:
     """As docs/sinks.md says."""
     study = stagetree("submit", write(trials("cli-sinks", ({}, 3)))).out.strip()
@@ -386,7 +390,7 @@ def test_a_study_that_is_watched_is_written_to_sinks(
     assert stagetree("watch", study, *sinks).code == 0
     assert all((place / study / "trial-0" / FILE).stat().st_size for place in places)
     assert {b"train/push" in (place / study / "trial-0" / FILE).read_bytes() for place in places} == {True}
-    assert served.client.logged(study, 0)[-1].step == 3
+    assert running_server.client.logged(study, 0)[-1].step == 3
     said = stagetree("watch", study, "--sink", "nowhere")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("stagetree: --to: must be tensorboard:DIR")
@@ -394,20 +398,20 @@ def test_a_study_that_is_watched_is_written_to_sinks(
 
 @pytest.mark.parametrize("command", ["watch", "run"])
 def test_ctrl_c_stops_watching_and_says_that_the_study_continues(
-    stagetree: Stagetree, served: Service, write: Write, command: str, monkeypatch: pytest.MonkeyPatch
+    stagetree: Stagetree, running_server: Service, write: Write, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while the command waits for its next look at the study."""
     spec = trials(f"cli-ctrl-c-{command}", ({}, 300), seconds=0.1)
-    what = served.submit(spec) if command == "watch" else write(spec)
+    what = running_server.submit(spec) if command == "watch" else write(spec)
     waiting = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: signal.raise_signal(signal.SIGINT))
     monkeypatch.setattr("app.cli.watch.time", waiting)
     said = stagetree(command, what)
-    study = next(served.client.studies())
+    study = next(running_server.client.studies())
     assert said.code == 130
     assert f"study {study['study']} is still running" in said.err
-    assert f"stagetree watch {study['study']} --server {served.url}" in said.err
+    assert f"stagetree watch {study['study']} --server {running_server.url}" in said.err
     assert study["state"] == "running"
-    served.client.cancel(study["study"])
+    running_server.client.cancel(study["study"])
 
 
 def test_ctrl_c_while_slots_stop_for_an_ended_study_shows_its_result() -> None:
@@ -469,10 +473,10 @@ class StudiesAsBefore(Documents):
 
 
 def test_run_on_a_study_that_finished_meanwhile_shows_its_result(
-    served: Service, done: Json, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    running_server: Service, done: Json, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It said "is completed and cannot be changed", with exit code 4."""
-    with Client(served.url) as client:
+    with Client(running_server.url) as client:
         documents = StudiesAsBefore(client)
         documents.before = done["study"]
         stack = service.Service[Documents](documents, check=lambda: None, folder=tmp_path)

@@ -49,7 +49,7 @@ def url() -> Iterator[str]:
         server.shutdown()
 
 
-def found(what: str, server: str | None = None) -> Finding:
+def examine_one(what: str, server: str | None = None) -> Finding:
     (one,) = [each for each in examine(server, DEFAULT_DIR) if each.what == what]
     return one
 
@@ -57,28 +57,28 @@ def found(what: str, server: str | None = None) -> Finding:
 @pytest.mark.slow
 @pytest.mark.parametrize(("ahead", "said"), [(120.0, r"(\d+) s behind"), (-3600.0, r"(\d+) s ahead of")])
 def test_a_wrong_clock_is_reported(url: str, ahead: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found("clock", url).ok
+    assert examine_one("clock", url).ok
     monkeypatch.setattr(Answers, "ahead", ahead)
-    finding = found("clock", url)
+    finding = examine_one("clock", url)
     seconds = re.search(said, finding.detail)
     assert not finding.ok and seconds is not None and "NTP" in finding.detail
     assert abs(float(seconds[1]) - abs(ahead)) < 5.0
 
 
 def test_a_broken_service_is_reported(url: str) -> None:
-    finding = found("service", url)
+    finding = examine_one("service", url)
     assert not finding.ok and "no slot is at work" in finding.detail
 
 
 @pytest.mark.slow
 def test_a_read_only_store_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "none here yet" in found("store").detail
+    assert "none here yet" in examine_one("store").detail
     (tmp_path / ".stagetree").mkdir()
-    assert found("store").ok
+    assert examine_one("store").ok
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)  # as root may all
-    finding = found("store")
+    finding = examine_one("store")
     assert not finding.ok and "cannot be written by this user" in finding.detail
 
 
@@ -107,7 +107,7 @@ def test_a_part_that_is_not_installed_is_named_and_is_no_fault(
 def test_a_part_that_is_installed_and_broken_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("app.embedded.machine.redis_server", lambda: 1 / 0)
-    assert found("redis") == Finding("redis", False, "division by zero")
+    assert examine_one("redis") == Finding("redis", False, "division by zero")
     with pytest.raises(typer.Exit) as ended:
         doctor.doctor()
     assert ended.value.exit_code == 1
@@ -115,6 +115,6 @@ def test_a_part_that_is_installed_and_broken_is_a_fault(monkeypatch: pytest.Monk
 
 def test_a_newer_python_is_named_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "is_installed", lambda module: module != "torch")
-    assert "wheel" not in found("torch").detail or sys.version_info > (3, 14)
+    assert "wheel" not in examine_one("torch").detail or sys.version_info > (3, 14)
     monkeypatch.setattr(doctor, "NEWEST_TRIED", (3, 10))
-    assert "there may be no wheel for this Python: 3.10 is the newest that was tried" in found("torch").detail
+    assert "there may be no wheel for this Python: 3.10 is the newest that was tried" in examine_one("torch").detail

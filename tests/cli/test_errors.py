@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_read(stagetree: Stagetree, tmp_path: Path) -> Non
         assert reason in said.err
 
 
-def test_an_unknown_trainer(stagetree: Stagetree, served: Service, write: Write) -> None:
+def test_an_unknown_trainer(stagetree: Stagetree, running_server: Service, write: Write) -> None:
     """Refused where the trainers are: by the server, or before an embedded stack starts."""
     for arguments in (["run"], ["submit"], ["run", "--server", ""]):
         said = stagetree(*arguments, write(grid("wrong", trainer="toys")))
@@ -140,15 +140,15 @@ def test_a_missing_server(stagetree: Stagetree, command: str, monkeypatch: pytes
     assert said.err.startswith(f"stagetree: no stagetree server answers at {url}: ")
 
 
-def test_an_unknown_study(stagetree: Stagetree, served: Service) -> None:
+def test_an_unknown_study(stagetree: Stagetree, running_server: Service) -> None:
     for command in ("watch", "trials", "events", "pause", "resume", "cancel"):
         said = stagetree(command, "unknown-123")
         assert (said.code, said.out) == (3, "")
         assert "unknown-123" in said.err
 
 
-def test_an_ended_study(stagetree: Stagetree, served: Service) -> None:
-    study = served.run(trials("cli-over", ({}, 1)))["study"]
+def test_an_ended_study(stagetree: Stagetree, running_server: Service) -> None:
+    study = running_server.run(trials("cli-over", ({}, 1)))["study"]
     for command in ("pause", "resume", "cancel"):
         said = stagetree(command, study)
         assert (said.code, said.out) == (4, "")

@@ -150,19 +150,19 @@ def test_checkpoints_and_studies_can_be_deleted(
     """Checkpoints down to a budget, but the promised ones; then the study, with everything that it alone used."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
-    def stored() -> int:
+    def checkpoint_count() -> int:
         return len(list((here / ".stagetree" / "checkpoints").rglob("*.safetensors")))
 
     study = write(grid("kept"))
     ran = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "--no-check", "-o", "json")
-    before, best = stored(), ran.json["best"]["trial"]
+    before, best = checkpoint_count(), ran.json["best"]["trial"]
     assert stagetree("gc").out.startswith("0 checkpoints, 0 bytes can be deleted; all checkpoints together take ")
     said = stagetree("gc", "--budget", "1B", "--dry-run", "-o", "json").json
-    assert (said["checkpoints"], said["deleted"], stored()) == (before - 1, False, before)
+    assert (said["checkpoints"], said["deleted"], checkpoint_count()) == (before - 1, False, before)
     assert stagetree("gc", "--budget", "1B").code == 2  # no user is here to confirm
     assert stagetree("gc", "--budget", "much").code == 2
     assert stagetree("gc", "--budget", "1B", "--yes").code == 0
-    assert stored() == 1
+    assert checkpoint_count() == 1
     said = stagetree("weights", "last", "--to", "best")
     assert f"(trial {best} after step 12: its evaluate measured " in said.out
     mark = r"is unchecked: it resumed from the states? of steps? [\d, and]+, which (was|were) not compared"
@@ -197,7 +197,7 @@ def test_checkpoints_and_studies_can_be_deleted(
     assert stagetree("delete", "last", "--yes").out.startswith(f"{ran.json['study']} is deleted")
     assert stagetree("studies", "-o", "json").json == []
     assert stagetree("gc", "--yes", "-o", "json").json["checkpoints"] == 1
-    assert stored() == 0
+    assert checkpoint_count() == 0
     again = stagetree("run", study, "--slots", 1, "--trainers", TOYS[0], "--no-check", "-o", "json")
     assert again.json["best"] == ran.json["best"]  # the measurements stay on record
 

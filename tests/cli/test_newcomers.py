@@ -80,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(*command: str) -> subprocess.CompletedProcess[str]:
+def run_command(*command: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, as in a terminal."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGETREE_")}
     environment["PYTHONPATH"] = str(ROOT)
@@ -109,7 +109,7 @@ TRAINERS = [
 @pytest.mark.parametrize(("right", "wrong", "answer"), TRAINERS, ids=[each[1] for each in TRAINERS])
 def test_a_mistake_in_a_trainer_is_answered_first(here: Path, right: str, wrong: str, answer: str) -> None:
     (here / "trainer.py").write_text(TRAINER.replace(right, wrong))
-    said = typed("check", "study.yaml", "--device", "cpu")
+    said = run_command("check", "study.yaml", "--device", "cpu")
     first = said.stdout.splitlines()[0]
     assert said.returncode == 1 and first.startswith("The trainer failed: ") and answer in first
 
@@ -117,7 +117,7 @@ def test_a_mistake_in_a_trainer_is_answered_first(here: Path, right: str, wrong:
 @pytest.mark.slow
 def test_a_forgotten_state_is_named(here: Path) -> None:
     (here / "trainer.py").write_text(SUM)
-    said = typed("check", "study.yaml", "--device", "cpu")
+    said = run_command("check", "study.yaml", "--device", "cpu")
     assert said.returncode == 1 and "Likely: self.count not restored by load_state_dict" in said.stdout
 
 
@@ -150,15 +150,15 @@ def test_a_mistake_on_the_command_line(
 def test_the_mistakes_of_an_afternoon_are_answered(here: Path) -> None:
     """A study, a trial that it does not have, a changed trainer, and a study that failed its check."""
     run = "run", "study.yaml", "--slots", "1"
-    assert typed(*run).returncode == 0
-    assert "has no trial 2: it has trials 0 and 1" in typed("trial", "last", "2").stderr
+    assert run_command(*run).returncode == 0
+    assert "has no trial 2: it has trials 0 and 1" in run_command("trial", "last", "2").stderr
     (here / "trainer.py").write_text(TRAINER + "\n# changed\n")
-    assert "The files of trainer sine have changed: what s-" in typed(*run).stderr
-    assert "have changed" not in typed(*run).stderr
+    assert "The files of trainer sine have changed: what s-" in run_command(*run).stderr
+    assert "have changed" not in run_command(*run).stderr
     (here / "trainer.py").write_text(TRAINER.replace("batch[1])", "batch[1]).item()"))
-    failed = typed(*run)
+    failed = run_command(*run)
     assert failed.returncode == 1
     assert failed.stdout.startswith("error   The trainer failed its check on the CPU: TypeError: the loss must be a ")
-    waited = typed("wait", "last")
+    waited = run_command("wait", "last")
     assert waited.returncode == 1 and "is failed" in waited.stdout + waited.stderr
-    assert "has a result, so there are no best weights" in typed("weights", "last").stderr
+    assert "has a result, so there are no best weights" in run_command("weights", "last").stderr

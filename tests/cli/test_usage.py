@@ -396,12 +396,12 @@ def test_secrets_in_urls_are_masked(stagetree: Stagetree, monkeypatch: pytest.Mo
 def test_events_are_printed_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
     """With --follow and as JSON, nothing was printed until the study was over."""
 
-    def found() -> Iterator[Any]:
+    def arriving_events() -> Iterator[Any]:
         yield {"position": 1}
         assert '"position": 1' in capsys.readouterr().out
         yield {"position": 2}
 
-    print_array(found())
+    print_array(arriving_events())
     assert capsys.readouterr().out == ',\n {"position": 2}\n]\n'
 
 
