@@ -33,7 +33,7 @@ def containers(documents: Any) -> Iterator[dict[str, Any]]:
         yield from each.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
 
 
-def documented() -> list[tuple[str, ...]]:
+def documented_commands() -> list[tuple[str, ...]]:
     """The commands of pages, images and manifests, and the embedded stack's."""
     lines = (line for page in PAGES for line in page.read_text().splitlines())
     found = [shlex.split(line) for line in lines if re.match(r"(stagetree api|uvicorn) ", line)]
@@ -43,11 +43,11 @@ def documented() -> list[tuple[str, ...]]:
     return sorted({tuple(each) for each in found if each[:2] == ["stagetree", "api"] or each[:1] == ["uvicorn"]})
 
 
-COMMANDS = documented()
+COMMANDS = documented_commands()
 
 
 @contextmanager
-def started(command: tuple[str, ...], environment: dict[str, str]) -> Iterator[str]:
+def start_api(command: tuple[str, ...], environment: dict[str, str]) -> Iterator[str]:
     """The URL of the server that the command starts, at a free port."""
     port, held = reserve("127.0.0.1", 0)
     words = [str(port) if before == "--port" else word for before, word in zip(("", *command), command, strict=False)]
@@ -92,6 +92,6 @@ def test_only_the_connection_says_who_is_a_proxy(command: tuple[str, ...], sqlit
         with httpx.Client(transport=httpx.HTTPTransport(local_address=source)) as client:
             return client.get(f"{url}/api/v1/session", headers=headers).status_code
 
-    with started(command, environment) as url:
+    with start_api(command, environment) as url:
         assert status("127.0.0.2", "127.0.0.1") == 401, "any client can write the proxy's address into a header"
         assert status("127.0.0.1", "192.0.2.7") == 200, "the proxy names its client"

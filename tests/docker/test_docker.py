@@ -72,7 +72,7 @@ def arguments(command: Command) -> dict[str, Any]:
     """The options of a command of ours as Celery or uvicorn reads them, without options that must differ."""
     words = command[command.index("-m") + 1 :] if command[0] == sys.executable else command
     if words[0] == "stagetree":
-        return served(words[1:])
+        return uvicorn_options(words[1:])
     if words[0] == "celery":
         assert words[1:4] == ["-A", "app.workers", "worker"]
         queue = words[words.index("-Q") + 1]
@@ -85,7 +85,7 @@ def arguments(command: Command) -> dict[str, Any]:
     return {name: values[name] for name in ("app", "factory", "proxy_headers")}
 
 
-def served(words: Command) -> dict[str, Any]:
+def uvicorn_options(words: Command) -> dict[str, Any]:
     """The words of `stagetree api` as uvicorn reads them."""
     given: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,7 @@ from tools.lock import BUILD, PACKAGES, TORCH, Locked, build_requirements, is_me
 LOCKS = (PACKAGES, BUILD, TORCH)
 
 
-def found(requirement: Requirement, locked: list[Locked], python: str) -> list[Locked]:
+def lock_entries(requirement: Requirement, locked: list[Locked], python: str) -> list[Locked]:
     name = canonicalize_name(requirement.name)
     return [each for each in locked if each.name == name and each.is_for(python)]
 
@@ -26,7 +26,7 @@ def test_each_requirement_is_in_the_lock_once_in_a_version_that_fits(python: str
     wanted = [(each, PACKAGES) for each in packages()] + [(each, BUILD) for each in build_requirements()]
     for requirement, path in wanted:
         if is_met(requirement.marker, python):
-            (one,) = found(requirement, locked[path], python)
+            (one,) = lock_entries(requirement, locked[path], python)
             assert requirement.specifier.contains(one.version), requirement
 
 
