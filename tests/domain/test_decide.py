@@ -28,7 +28,7 @@ def story() -> Story:
     return story
 
 
-def refused(story: Story, command: c.Command) -> str:
+def refusal(story: Story, command: c.Command) -> str:
     with pytest.raises(Refused) as caught:
         decide(story.plan, command)
     sentence = str(caught.value)
@@ -47,7 +47,7 @@ def assign(story: Story, *stages: e.Stage, chain: str = "c") -> c.AssignChain:
 def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
     story, first = Story(), c.SubmitStudy(plan=OPENED, study=S, spec={"metric": METRIC}, at=3.0)
     assert story.give(first) == (OPENED, e.StudySubmitted(study=S, spec={"metric": METRIC}, at=3.0))
-    assert "already" in refused(story, first)
+    assert "already" in refusal(story, first)
     second = replace(first, study=StudyId("t"))
     assert decide(story.plan, second) == (e.StudySubmitted(study=StudyId("t"), spec={"metric": METRIC}, at=3.0),)
     with pytest.raises(StateConflict, match="this plan is of another trainer, version, arguments"):
@@ -72,7 +72,7 @@ def test_the_first_study_opens_the_plan_and_the_next_must_fit() -> None:
     ],
 )
 def test_unknown_studies_and_trials_are_reported(story: Story, command: c.Command) -> None:
-    assert "no" in refused(story, command)
+    assert "no" in refusal(story, command)
     with pytest.raises(Unknown):
         decide(story.plan, command)
 
@@ -89,7 +89,7 @@ def test_unknown_studies_and_trials_are_reported(story: Story, command: c.Comman
     ],
 )
 def test_a_trial_that_cannot_be_is_refused(story: Story, hp: Any, steps: int, problem: str) -> None:
-    assert refused(story, c.AddTrial(study=S, hp=hp, steps=steps)).startswith(problem)
+    assert refusal(story, c.AddTrial(study=S, hp=hp, steps=steps)).startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_deciding_again_changes_nothing(story: Story, command: c.Command) -> Non
 def test_an_ended_study_cannot_be_changed(story: Story) -> None:
     story.give(c.CancelStudy(study=S, at=1.0))
     for command in (c.PauseStudy(study=S), c.ResumeStudy(study=S), c.AddTrial(study=S, hp={"h": 1}, steps=1)):
-        assert refused(story, command) == "study s is cancelled and cannot be changed any more"
+        assert refusal(story, command) == "study s is cancelled and cannot be changed any more"
     actions = (c.Start(hp={"h": 1}, steps=1), c.Extend(trial=0, steps=99), c.Stop(trial=0))
     assert decide(story.plan, c.ApplyTunerActions(study=S, actions=actions)) == ()
     assert decide(story.plan, c.CloseStudy(study=S, at=2.0)) == ()
@@ -138,10 +138,10 @@ def test_a_note_is_kept_with_its_study_whatever_its_state(story: Story) -> None:
 
 def test_notes_are_bounded(story: Story) -> None:
     for text, problem in (("", "must say something"), (" \n", "must say something"), ("x" * 2001, "at most 2,000")):
-        assert problem in refused(story, c.AddNote(study=S, text=text, trial=None, at=0.0))
+        assert problem in refusal(story, c.AddNote(study=S, text=text, trial=None, at=0.0))
     for number in range(MOST_NOTES):
         story.give(c.AddNote(study=S, text=f"{number}", trial=None, at=0.0))
-    assert "has 500 notes, the most" in refused(story, c.AddNote(study=S, text="more", trial=None, at=0.0))
+    assert "has 500 notes, the most" in refusal(story, c.AddNote(study=S, text="more", trial=None, at=0.0))
 
 
 def test_a_note_is_corrected_by_its_event_and_keeps_its_place(story: Story) -> None:
@@ -171,14 +171,14 @@ def test_labels_are_added_removed_and_bounded(story: Story) -> None:
         ({"attributes": {"x": [math.nan]}}, "attributes.x: must be JSON, whose numbers are finite, got [nan]"),
         ({"attributes": {"x": "y" * 2000}}, "attributes.x: must be at most 2,000 characters of JSON, got 2,002"),
     ):
-        assert problem in refused(story, c.LabelStudy(study=S, at=4.0, **wrong))  # type: ignore[arg-type]
+        assert problem in refusal(story, c.LabelStudy(study=S, at=4.0, **wrong))  # type: ignore[arg-type]
 
 
 def test_nothing_is_removed_from_a_study_that_is_over(story: Story) -> None:
     story.evaluate(story.path(S)[0].id, 10)
     story.give(c.CancelStudy(study=S, at=1.0))
     sentence = "trial 0 of study s is completed in a study that is cancelled and cannot be cancelled"
-    assert refused(story, c.CancelTrial(study=S, trial=0)) == sentence
+    assert refusal(story, c.CancelTrial(study=S, trial=0)) == sentence
 
 
 def test_trial_requests_are_added_in_order_with_the_next_numbers(story: Story) -> None:
@@ -220,16 +220,16 @@ def test_a_study_without_a_result_has_failed(story: Story) -> None:
 
 def test_a_chain_is_refused_where_its_steps_are_or_were_trained(story: Story) -> None:
     (node,) = story.path(S)
-    assert "no checkpoint" in refused(story, assign(story, stage(story, 5, 10)))
+    assert "no checkpoint" in refusal(story, assign(story, stage(story, 5, 10)))
     running = story.give(assign(story, stage(story, 0, 10)))
     assert running
     assert decide(story.plan, assign(story, stage(story, 0, 10))) == ()
-    assert "being trained already" in refused(story, assign(story, stage(story, 0, 10), chain="d"))
-    assert "being trained already" in refused(story, assign(story, stage(story, 0, 5), chain="d"))
+    assert "being trained already" in refusal(story, assign(story, stage(story, 0, 10), chain="d"))
+    assert "being trained already" in refusal(story, assign(story, stage(story, 0, 5), chain="d"))
     story.train(story.plan.chains[ChainId("c")])
-    assert "has been trained to step 10 already" in refused(story, assign(story, stage(story, 0, 20), chain="d"))
+    assert "has been trained to step 10 already" in refusal(story, assign(story, stage(story, 0, 20), chain="d"))
     story.keep(node.id, 10)
-    assert "has been trained to step 10 already" in refused(story, assign(story, stage(story, 0, 20), chain="d"))
+    assert "has been trained to step 10 already" in refusal(story, assign(story, stage(story, 0, 20), chain="d"))
     assert story.give(assign(story, stage(story, 10, 20), chain="d"))
 
 
@@ -237,7 +237,7 @@ def test_two_slots_do_not_evaluate_the_same(story: Story) -> None:
     (node,) = story.path(S)
     story.keep(node.id, 10)
     assert story.give(assign(story, stage(story, 10, 10)))
-    assert "being trained already" in refused(story, assign(story, stage(story, 10, 10), chain="d"))
+    assert "being trained already" in refusal(story, assign(story, stage(story, 10, 10), chain="d"))
     assert story.give(assign(story, stage(story, 10, 20), chain="d"))
 
 
@@ -266,4 +266,4 @@ def test_a_tuner_sets_a_trials_priority_and_reason(story: Story) -> None:
     story.give(c.CancelTrial(study=S, trial=0))
     assert prioritize(0.9) == ()
     unsaid = c.ApplyTunerActions(study=S, actions=(c.Prioritize(trial=1, priority=float("nan")),))
-    assert "priority: must be a finite number" in refused(story, unsaid)
+    assert "priority: must be a finite number" in refusal(story, unsaid)
