@@ -12,7 +12,7 @@ from toys import curves, grid
 
 
 @pytest.fixture(scope="session")
-def expected(stack: Service) -> list[Json]:
+def expected_curves(stack: Service) -> list[Json]:
     """What the grid's trials come to when nothing goes wrong."""
     return curves(stack, stack.run(grid("expected"))["study"])
 

@@ -45,7 +45,7 @@ def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
     It is stopped first and looked at then, so that no machine is too slow to meet it inside a stage.
     """
 
-    def stopped() -> tuple[str, int] | None:
+    def stop_busy_slot() -> tuple[str, int] | None:
         for slot in {run["slot"] for run in cluster.running(study)}:
             child = cluster.signal_child(slot, signal.SIGSTOP)
             time.sleep(0.3)  # the database has handled everything that was sent to it before
@@ -54,7 +54,7 @@ def stop_at_work(cluster: Cluster, study: str) -> tuple[str, int]:
             os.kill(child, signal.SIGCONT)
         return None
 
-    slot, child = wait_for("a slot that is stopped in a stage", stopped)
+    slot, child = wait_for("a slot that is stopped in a stage", stop_busy_slot)
     return slot, child
 
 
@@ -68,11 +68,11 @@ def check(cluster: Cluster, study: str, expected: list[Json]) -> None:
 def check_log(cluster: Cluster, study: str) -> None:
     """Folded anew, the log has no gap and leaves nothing open, and every chain ended once."""
 
-    def settled() -> SearchPlan | None:
+    def plan_without_chains() -> SearchPlan | None:
         plan = fold_anew(cluster, study)
         return None if plan.chains else plan
 
-    plan = wait_for(f"the end of all chains of {study}", settled)
+    plan = wait_for(f"the end of all chains of {study}", plan_without_chains)
     assert not any(node.waiting or node.running or node.saving for node in plan.nodes.values())
 
 

@@ -34,7 +34,7 @@ def token(cluster: Cluster, name: str, scope: Scope) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(cluster: Cluster) -> Iterator[Cluster]:
+def guarded_cluster(cluster: Cluster) -> Iterator[Cluster]:
     """Its API asks everyone for a token; the cluster's client has one."""
     cluster.restart("api", STAGETREE_ACCESS="always")
     before = cluster.client
@@ -50,12 +50,12 @@ def token_name() -> str:
 
 
 @pytest.fixture
-def prometheus(guarded: Cluster, token_name: str) -> Iterator[Prometheus]:
+def prometheus(guarded_cluster: Cluster, token_name: str) -> Iterator[Prometheus]:
     """Scrapes the API with a token of its own."""
-    read = token(guarded, token_name, Scope.READ)
+    read = token(guarded_cluster, token_name, Scope.READ)
 
     def ask() -> str | None:
-        asked = urllib.request.Request(f"{guarded.url}/metrics", headers={"Authorization": f"Bearer {read}"})
+        asked = urllib.request.Request(f"{guarded_cluster.url}/metrics", headers={"Authorization": f"Bearer {read}"})
         try:
             with urllib.request.urlopen(asked, timeout=SCRAPE_TIMEOUT) as answer:
                 return str(answer.read().decode())

@@ -38,7 +38,7 @@ ENOUGH = 5 * PATIENCE
 
 
 @pytest.fixture(scope="module")
-def packed(stack: Service) -> list[Json]:
+def packed_curves(stack: Service) -> list[Json]:
     """What eight packed trials come to when nothing goes wrong."""
     return curves(stack, stack.run(siblings("chaos expected"))["study"])
 
@@ -46,7 +46,7 @@ def packed(stack: Service) -> list[Json]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_faults_of_a_round_change_no_result(
-    cluster: Cluster, whole: Cluster, expected: list[Json], packed: list[Json], seed: int
+    cluster: Cluster, whole: Cluster, expected_curves: list[Json], packed_curves: list[Json], seed: int
 ) -> None:
     chance = Random(seed)
     is_packed = chance.random() < 0.3
@@ -55,26 +55,26 @@ def test_faults_of_a_round_change_no_result(
     for _ in range(chance.randint(1, 3)):
         time.sleep(chance.random() * 3)
         print(f"round {seed}:", chance.choice(FAULTS)(cluster, chance))
-    check(cluster, study, packed if is_packed else expected)
+    check(cluster, study, packed_curves if is_packed else expected_curves)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_study_comes_to_its_results_after_its_last_commits_were_lost(
-    cluster: Cluster, expected: list[Json], seed: int
+    cluster: Cluster, expected_curves: list[Json], seed: int
 ) -> None:
     study = cluster.submit(grid(f"lost commits {seed}", seconds=0.2))
     cluster.wait_for_event(study, "StageCompleted")
     print(lost_commits(cluster, Random(seed)))
     assert cluster.wait(study)["state"] == "completed"
-    assert curves(cluster, study) == expected
+    assert curves(cluster, study) == expected_curves
 
 
 # ------------------------------------------------------------------------------------------------ a backup
 
 
 @contextmanager
-def restored(cluster: Cluster, settings: dict[str, str], port: int) -> Iterator[Cluster]:
+def restored_cluster(cluster: Cluster, settings: dict[str, str], port: int) -> Iterator[Cluster]:
     """The API, the scheduler and a slot of another installation, with these settings, on the servers of the first."""
     commands = {name: cluster.commands[name] for name in ("gpu0", "scheduler")}
     commands["api"] = [*cluster.commands["api"][:-1], str(port)]
@@ -95,7 +95,7 @@ def restored(cluster: Cluster, settings: dict[str, str], port: int) -> Iterator[
 def test_a_backup_made_amid_faults_resumes_elsewhere(
     cluster: Cluster,
     whole: Cluster,
-    expected: list[Json],
+    expected_curves: list[Json],
     postgres_programs: str,
     postgres_admin: Engine,
     tmp_path: Path,
@@ -113,15 +113,15 @@ def test_a_backup_made_amid_faults_resumes_elsewhere(
     while backup.poll() is None:
         print(f"round {seed}:", chance.choice(faults)(cluster, chance))
     assert backup.wait() == 0 and backup.stdout and "copies of 0" not in backup.stdout.read()
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
     settings = {**cluster.settings, "STAGETREE_CHECKPOINTS": str(tmp_path / "checkpoints")}
     settings |= {"STAGETREE_BROKER_URL": cluster.settings["STAGETREE_BROKER_URL"].replace("/0", "/1")}
     settings |= {"STAGETREE_DATABASE_URL": make_database(postgres_admin, name)}
     there, (port, kept) = {**here, **settings}, reserve("127.0.0.1", 0)
     try:
         subprocess.run([*command, "restore", str(tmp_path / "kept")], env=there, check=True)
-        with kept, restored(cluster, settings, port) as other:
-            check(other, study, expected)
+        with kept, restored_cluster(cluster, settings, port) as other:
+            check(other, study, expected_curves)
             assert other.client.replay(study).identical
     finally:
         drop_database(postgres_admin, name)

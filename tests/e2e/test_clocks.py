@@ -60,7 +60,7 @@ def begin_sessions_anew(cluster: Cluster, admin: Engine, change: str) -> None:
 
 @pytest.mark.slow
 def test_a_clock_of_the_database_that_jumps(
-    cluster: Cluster, expected: list[Json], set_database_clock: Callable[[int], None]
+    cluster: Cluster, expected_curves: list[Json], set_database_clock: Callable[[int], None]
 ) -> None:
     """Forwards, no worker is taken for lost; backwards, a dead machine is not taken for alive."""
     study, _ = begin(cluster, "database-clock", seconds=0.8)
@@ -76,7 +76,7 @@ def test_a_clock_of_the_database_that_jumps(
     finally:
         for pid in dead:
             os.kill(pid, signal.SIGCONT)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 def outcomes(cluster: Cluster, study: str) -> set[str]:
@@ -84,7 +84,7 @@ def outcomes(cluster: Cluster, study: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], tmp_path: Path) -> None:
+def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected_curves: list[Json], tmp_path: Path) -> None:
     """That of a slot and the scheduler, while beat, the messages and all that waits go by it."""
     offset, names = tmp_path / "offset", ("gpu0", "scheduler")
     offset.write_text("0")
@@ -95,7 +95,7 @@ def test_a_clock_of_machines_that_jumps(cluster: Cluster, expected: list[Json], 
         for jump in (HOUR, -HOUR):
             offset.write_text(str(jump))
             time.sleep(LOOKS)
-        check(cluster, study, expected)
+        check(cluster, study, expected_curves)
         check_cost(cluster, study)
     finally:
         offset.write_text("0")

@@ -33,12 +33,12 @@ LONG = 30.0
 def outage(request: pytest.FixtureRequest, cluster: Cluster, postgres_admin: Engine) -> Outage:
     """How the database is away."""
     if request.param == "demoted":
-        return lambda: demoted(cluster, postgres_admin)
+        return lambda: demote(cluster, postgres_admin)
     return lambda: cluster.fault("database", request.param)
 
 
 @contextmanager
-def demoted(cluster: Cluster, admin: Engine) -> Iterator[None]:
+def demote(cluster: Cluster, admin: Engine) -> Iterator[None]:
     """The database takes no writes, as a primary that has become a standby."""
     name = make_url(cluster.settings["STAGETREE_DATABASE_URL"]).database
 
@@ -65,9 +65,9 @@ def outage_at_claim(cluster: Cluster, outage: Outage, submit: Submit) -> str:
     """
     with ExitStack() as away:
         with ExitStack() as still:
-            with halted(cluster, "scheduler"):
+            with halt(cluster, "scheduler"):
                 study = submit()
-                still.enter_context(halted(cluster, *SLOTS))
+                still.enter_context(halt(cluster, *SLOTS))
             wait_for("a chain that is ready", lambda: chains(cluster, ChainState.READY))
             away.enter_context(outage())
         time.sleep(MOMENT)
@@ -79,7 +79,7 @@ def outage_between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> s
     study = submit()
     first = wait_for("a chain of more stages", lambda: [c for c in chains(cluster, ChainState.RUNNING) if has_next(c)])
     with ExitStack() as away:
-        with halted(cluster, first[0].slot):
+        with halt(cluster, first[0].slot):
             wait_for("the end of a stage", lambda: is_past(cluster, first[0]))
             away.enter_context(outage())
         time.sleep(MOMENT)
@@ -87,7 +87,7 @@ def outage_between_stages(cluster: Cluster, outage: Outage, submit: Submit) -> s
 
 
 @contextmanager
-def halted(cluster: Cluster, *slots: str) -> Iterator[None]:
+def halt(cluster: Cluster, *slots: str) -> Iterator[None]:
     """No message reaches these slots; their current work continues."""
     for slot in slots:
         os.kill(cluster.processes[slot].pid, signal.SIGSTOP)
@@ -130,41 +130,41 @@ def is_past(cluster: Cluster, before: ChainRecord) -> bool:
     indirect=["outage"],
 )
 def test_an_outage_in_which_a_message_arrives_costs_no_step(
-    cluster: Cluster, expected: list[Json], outage: Outage, moment: Moment, request: pytest.FixtureRequest
+    cluster: Cluster, expected_curves: list[Json], outage: Outage, moment: Moment, request: pytest.FixtureRequest
 ) -> None:
     """`tests/world` has outages at all other moments, and the next test has long ones."""
     study = moment(cluster, outage, lambda: cluster.submit(grid(request.node.name, seconds=0.1)))
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
     check_cost(cluster, study)
 
 
 @pytest.mark.slow
 def test_an_outage_of_half_a_minute_costs_no_step_and_leaves_no_slot_idle(
-    cluster: Cluster, expected: list[Json], postgres_admin: Engine
+    cluster: Cluster, expected_curves: list[Json], postgres_admin: Engine
 ) -> None:
     """The database freezes, refuses connections, and is read-only; finished work is recorded afterwards."""
     study, _ = begin(cluster, "half-a-minute", seconds=0.5)
-    before = len(assigned(cluster, study))
+    before = len(assigned_slots(cluster, study))
     for away in (cluster.fault("database", "freeze"), cluster.fault("database", "refuse")):
         with away:
             time.sleep(LONG / 3)
-    with demoted(cluster, postgres_admin):
+    with demote(cluster, postgres_admin):
         time.sleep(LONG / 3)
-    wait_for("new work for both", lambda: {*assigned(cluster, study)[before:]} == {"gpu0", "gpu1"})
-    check(cluster, study, expected)
+    wait_for("new work for both", lambda: {*assigned_slots(cluster, study)[before:]} == {"gpu0", "gpu1"})
+    check(cluster, study, expected_curves)
     check_cost(cluster, study)
 
 
-def assigned(cluster: Cluster, study: str) -> list[str]:
+def assigned_slots(cluster: Cluster, study: str) -> list[str]:
     """The slots of all chains of the study, in order."""
     return [fact["slot"] for fact in cluster.facts(study, "ChainAssigned")]
 
 
 @pytest.mark.slow
-def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, expected: list[Json]) -> None:
+def test_resets_of_the_schedulers_connections_fail_no_study(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, _ = begin(cluster, "resets")
     for _ in range(24):
         cluster.networks["scheduler"]["database"].reset()
         cluster.wake_scheduler()
         time.sleep(0.15)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)

@@ -43,7 +43,7 @@ TAKEN_BY_TORCH = {"optree"}
 
 @pytest.mark.slow
 def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared("all")))
+    (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared_modules("all")))
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump(grid("declared")))
     command = [sys.executable, "-m", "stagetree", "run", str(study), "--slots", "1", "--trainers", TOYS[0]]
@@ -57,7 +57,7 @@ def test_a_run_needs_nothing_that_is_not_declared(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """A command of the package alone, in a folder with a study file."""
-    missing, folder = undeclared(), tmp_path_factory.mktemp("alone")
+    missing, folder = undeclared_modules(), tmp_path_factory.mktemp("alone")
     assert {"torch", "celery", "fastapi", "redis", "sqlalchemy", "numpy", "scipy"} <= missing
     (folder / "sitecustomize.py").write_text(FENCE.format(missing=missing))
     (folder / "kept").mkdir()
@@ -144,7 +144,7 @@ def test_without_extras_the_message_names_the_package(alone: Alone, command: lis
 
 
 def test_the_tools_for_agents_need_their_extra_alone(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared("mcp")))
+    (tmp_path / "sitecustomize.py").write_text(FENCE.format(missing=undeclared_modules("mcp")))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "STAGETREE_URL": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "stagetree", "mcp"]  # stdin is at its end, so it ends as well
     done = subprocess.run(command, env=environment, cwd=tmp_path, input="", capture_output=True, text=True, timeout=600)
@@ -170,21 +170,23 @@ def test_without_extras_every_command_answers_in_a_sentence(alone: Alone) -> Non
         assert "Traceback" not in done.stderr, f"{name}: {done.stderr}"
 
 
-def undeclared(*extras: str) -> set[str]:
+def undeclared_modules(*extras: str) -> set[str]:
     """The installed modules that come from no distribution that we declare, or that one of these declares."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    allowed = closure([Requirement(line) for line in declared(project, *extras)])
+    allowed = closure([Requirement(line) for line in declared_requirements(project, *extras)])
     providers = packages_distributions().items()
     missing = {name for name, dists in providers if not allowed & {normal(dist) for dist in dists}}
     return missing - {"app", "stagetree"} - TAKEN_BY_TORCH
 
 
-def declared(project: dict[str, Any], *extras: str) -> list[str]:
+def declared_requirements(project: dict[str, Any], *extras: str) -> list[str]:
     """The requirements of the package with some of its extras, which may bring others of its own."""
     lines = [*project["dependencies"], *(line for name in extras for line in project["optional-dependencies"][name])]
     own = [Requirement(line) for line in lines if line.startswith("stagetree[")]
     others = [line for line in lines if not line.startswith("stagetree[")]
-    return others + [line for each in own for line in declared({**project, "dependencies": []}, *each.extras)]
+    return others + [
+        line for each in own for line in declared_requirements({**project, "dependencies": []}, *each.extras)
+    ]
 
 
 def closure(wanted: list[Requirement]) -> set[str]:
@@ -195,12 +197,12 @@ def closure(wanted: list[Requirement]) -> set[str]:
         for extra in {"", *one.extras}:
             if (key := (normal(one.name), extra)) not in found:
                 found.add(key)
-                lines = [Requirement(line) for line in required(one.name)]
+                lines = [Requirement(line) for line in requirements(one.name)]
                 wanted += [line for line in lines if not line.marker or line.marker.evaluate({"extra": extra})]
     return {name for name, _ in found}
 
 
-def required(name: str) -> list[str]:
+def requirements(name: str) -> list[str]:
     try:
         return requires(name) or []
     except PackageNotFoundError:  # for another platform

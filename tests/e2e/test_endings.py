@@ -150,16 +150,16 @@ def test_what_a_killed_worker_wrote_and_never_said_is_found_and_deleted(running:
         running.process.communicate()
     again = subprocess.run(running.process.args, capture_output=True, text=True, timeout=MOST, check=False)
     assert json.loads(again.stdout)["state"] == "completed", again.stderr
-    assert collected(store)["orphans"] == 0  # it is too young: a worker might be about to name it
+    assert collect_garbage(store)["orphans"] == 0  # it is too young: a worker might be about to name it
     for path in folder.rglob("*.safetensors"):
         os.utime(path, (0, 0))
     there = {*folder.rglob("*.safetensors")}
-    said = collected(store)
+    said = collect_garbage(store)
     assert (said["orphans"] >= 1, said["checkpoints"], said["deleted"]) == (True, 0, True)
     assert len(there - {*folder.rglob("*.safetensors")}) == said["orphans"]
 
 
-def collected(store: Path) -> Json:
+def collect_garbage(store: Path) -> Json:
     """What `stagetree gc` says."""
     command = [sys.executable, "-m", "stagetree", "gc", "--dir", str(store), "--yes", "-o", "json"]
     document: Json = json.loads(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("whole")
 
 
 @pytest.mark.slow
-def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_killed_training_process(cluster: Cluster, expected_curves: list[Json]) -> None:
     """It died alone if a new process was there within the lease; a lease that ran out first hides that."""
     study, _ = begin(cluster, "child")
     slot, child = stop_at_work(cluster, study)
@@ -27,7 +27,7 @@ def test_a_killed_training_process(cluster: Cluster, expected: list[Json]) -> No
     within_lease = time.monotonic() - killed_at < LEASE_SECONDS / 2
     ended = cluster.wait_for_event(study, "ChainEnded", outcome="lost")
     assert ended["data"]["died_alone"] or not within_lease
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @pytest.mark.slow
@@ -64,31 +64,31 @@ def test_a_killed_program_is_an_accident_as_that_of_a_process_is(cluster: Cluste
     check_log(cluster, study)
 
 
-def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_killed_worker_and_another_in_its_place(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, _ = begin(cluster, "main")
     slot, child = stop_at_work(cluster, study)
     cluster.kill(slot)
     wait_for("the end of the child", lambda: not psutil.pid_exists(child))
     cluster.start(slot)
     cluster.wait_for_event(study, "ChainEnded", outcome="lost", died_alone=False)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_worker_that_is_asked_to_end_gives_its_chain_back(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, slot = begin(cluster, "asked", seconds=0.3)
     cluster.kill(slot, signal.SIGTERM)
     outcomes = [event["data"].get("outcome") for event in cluster.client.events(study)]
     assert "stopped" in outcomes and "lost" not in outcomes
     assert slot not in [known["name"] for known in cluster.client.slots()]
     cluster.start(slot)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
     steps = cluster.client.study(study)["steps"]
     assert steps["executed"] == steps["unique"]
 
 
 @pytest.mark.slow
-def test_a_zombie_worker_is_fenced_off(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_zombie_worker_is_fenced_off(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, _ = begin(cluster, "zombie")
     slot, zombie = stop_at_work(cluster, study)
     try:
@@ -99,17 +99,17 @@ def test_a_zombie_worker_is_fenced_off(cluster: Cluster, expected: list[Json]) -
     wait_for("its confession", lambda: f"chain {lost} is given up" in cluster.log(slot))
     log = [event["data"] for event in cluster.client.events(study) if event["data"].get("chain") == lost]
     assert log[-1]["outcome"] == "lost"
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
     begin(cluster, "zombie-again", slot)  # it works like any other from here on
 
 
 @pytest.mark.slow
-def test_a_broker_that_forgets_everything(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_broker_that_forgets_everything(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, _ = begin(cluster, "broker")
     cluster.kill("redis")
     time.sleep(2)  # messages that are sent meanwhile are lost
     cluster.start("redis")
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @pytest.mark.slow
@@ -129,25 +129,25 @@ def test_a_broker_that_loses_the_message_between_two_stages(cluster: Cluster) ->
     check_log(cluster, study)
 
 
-def test_a_killed_scheduler(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_killed_scheduler(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, _ = begin(cluster, "scheduler")
     family = psutil.Process(cluster.processes["scheduler"].pid).children(recursive=True)
     cluster.kill("scheduler")
     assert len(family) == 2
     assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
     cluster.start("scheduler")
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @pytest.mark.slow
-def test_two_schedulers_at_once(cluster: Cluster, expected: list[Json]) -> None:
+def test_two_schedulers_at_once(cluster: Cluster, expected_curves: list[Json]) -> None:
     cluster.commands["scheduler2"] = [*cluster.commands["scheduler"][:-1], "scheduler2@%h"]
     cluster.start("scheduler2")
     try:
         study = cluster.submit(grid("twins", seconds=0.02))
         for _ in range(50):
             cluster.wake_scheduler()
-        check(cluster, study, expected)
+        check(cluster, study, expected_curves)
         steps = cluster.client.study(study)["steps"]
         assert steps["executed"] == steps["unique"]
     finally:

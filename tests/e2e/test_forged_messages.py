@@ -81,15 +81,15 @@ def live_chains(cluster: Cluster) -> list[str]:
         return [row.chain for row in rows.chains.live()]
 
 
-def dropped(cluster: Cluster) -> int:
+def dropped_messages(cluster: Cluster) -> int:
     with cluster.broker() as redis:
         return int(redis.get("stagetree:dropped_messages") or 0)
 
 
 @pytest.mark.slow
-def test_forged_messages_change_nothing(cluster: Cluster, expected: list[Json]) -> None:
+def test_forged_messages_change_nothing(cluster: Cluster, expected_curves: list[Json]) -> None:
     """As soon as a chain is on record, every queue gets forgeries about it, among its own messages."""
-    before, workers = dropped(cluster), {slot: cluster.child(slot) for slot in ("gpu0", "gpu1")}
+    before, workers = dropped_messages(cluster), {slot: cluster.child(slot) for slot in ("gpu0", "gpu1")}
     study, _ = begin(cluster, "forged", seconds=0.1)
     chance, met = Random(0), set[str]()
     with cluster.broker() as redis:
@@ -101,7 +101,7 @@ def test_forged_messages_change_nothing(cluster: Cluster, expected: list[Json]) 
                     chance.shuffle(made)
                     redis.lpush(f"stagetree:{queue}", *made)
         wait_for("empty queues", lambda: not any(redis.llen(f"stagetree:{queue}") for queue in QUEUES))
-    assert met and dropped(cluster) > before + 100
-    check(cluster, study, expected)
+    assert met and dropped_messages(cluster) > before + 100
+    check(cluster, study, expected_curves)
     assert {slot: cluster.child(slot) for slot in workers} == workers, "none was started again"
     assert all(psutil.pid_exists(process.pid) for process in cluster.processes.values())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from faults import busy_slots, check
 from stacks import Cluster, wait_for
-from test_real_gangs import DIVIDED, assigned, study
+from test_real_gangs import DIVIDED, assigned_chains, study
 from toys import curves
 
 pytestmark = pytest.mark.slow(together=True)
@@ -44,7 +44,7 @@ def test_two_machines_have_the_values_of_one_slot(apart: Cluster) -> None:
     done = apart.run(study("two machines", 0.0, ranks=2))
     assert done["state"] == "completed"
     assert curves(apart, done["study"]) == curves(apart, alone["study"])
-    assert {slots for *_, slots in assigned(apart, done["study"])} == {2}
+    assert {slots for *_, slots in assigned_chains(apart, done["study"])} == {2}
     outcomes = {fact["outcome"] for fact in apart.facts(done["study"], "ChainEnded")}
     assert outcomes == {"done"}
     assert {slot["lent_to"] and slot["lent_to"]["study"] for slot in apart.client.slots()} == {None}

@@ -20,7 +20,7 @@ def one_slot(cluster: Cluster, whole: Cluster) -> Iterator[Cluster]:
     cluster.start("gpu1")
 
 
-def wasted(cluster: Cluster, study: str) -> int:
+def wasted_steps(cluster: Cluster, study: str) -> int:
     """Steps of chains that were lost or interrupted, after the last state of each that had been kept."""
     begun: dict[str, Json] = {}
     kept: dict[str, int] = {}
@@ -53,13 +53,13 @@ def test_a_kill_with_three_of_eight_lanes_done_loses_nothing(one_slot: Cluster, 
     check(one_slot, study, expected)
     steps = one_slot.client.study(study)["steps"]
     assert steps["unique"] == BRANCH + DONE * (SHORT - BRANCH) + (LANES - DONE) * (LONG - BRANCH)
-    assert steps["executed"] == steps["unique"] + wasted(one_slot, study)
+    assert steps["executed"] == steps["unique"] + wasted_steps(one_slot, study)
     outcomes = [event["data"].get("outcome") for event in one_slot.client.events(study)]
     assert outcomes.count("lost") == LANES - DONE
     assert one_slot.client.replay(study)["identical"]
 
 
-def filled(tag: str, *numbers: int, seconds: float = 0.0) -> Json:
+def packed_trials(tag: str, *numbers: int, seconds: float = 0.0) -> Json:
     """Some of three trials in packs of four: two are one until step 5, and then each has a lane beside the third."""
     rates = [switch(0.1, 0.2, LONG), switch(0.3, 0.02, SHORT), switch(0.3, 0.5, SHORT)]
     listed = (({"lr": rates[number], "bs": 4}, LONG) for number in numbers)
@@ -70,9 +70,9 @@ def filled(tag: str, *numbers: int, seconds: float = 0.0) -> Json:
 def test_lanes_that_siblings_have_filled_are_killed_and_end_as_each_in_packs_of_its_own(
     one_slot: Cluster, stack: Service
 ) -> None:
-    alone = [curves(stack, stack.run(filled(f"only-{number}", number))["study"])[0] for number in range(3)]
+    alone = [curves(stack, stack.run(packed_trials(f"only-{number}", number))["study"])[0] for number in range(3)]
     expected = [{**each, "trial": number} for number, each in enumerate(alone)]
-    study = one_slot.submit(filled("filled", 0, 1, 2, seconds=0.1))
+    study = one_slot.submit(packed_trials("filled", 0, 1, 2, seconds=0.1))
     wait_for("three lanes after step 5", lambda: sum(run["step"] > SHORT for run in one_slot.running(study)) == 3)
     assert len(busy_slots(one_slot, study)) == 3
     one_slot.kill("gpu0")
@@ -80,7 +80,7 @@ def test_lanes_that_siblings_have_filled_are_killed_and_end_as_each_in_packs_of_
     check(one_slot, study, expected)
     steps = one_slot.client.study(study)["steps"]
     assert steps["unique"] == LONG + SHORT + 2 * (LONG - SHORT)
-    assert steps["executed"] == steps["unique"] + wasted(one_slot, study)
+    assert steps["executed"] == steps["unique"] + wasted_steps(one_slot, study)
 
 
 # A slot that ends while a script of its own processes is inside of a grant of many steps.
@@ -96,7 +96,7 @@ def study(folder: Path, name: str) -> Json:
     return spec | {"trainer_args": {"journal": str(folder / name), "seconds": 0.004}}
 
 
-def begun(journal: Path) -> dict[int, list[int]]:
+def steps_by_process(journal: Path) -> dict[int, list[int]]:
     """The steps that each process has begun, in their order."""
     steps = dict[int, list[int]]()
     for line in journal.read_text().splitlines() if journal.exists() else ():
@@ -105,12 +105,12 @@ def begun(journal: Path) -> dict[int, list[int]]:
     return steps
 
 
-def kept(cluster: Cluster, study: str) -> set[int]:
+def kept_steps(cluster: Cluster, study: str) -> set[int]:
     """The steps whose states are on record."""
     return {fact["step"] for fact in cluster.facts(study, "CheckpointKept")}
 
 
-def logged(cluster: Cluster, study: str) -> list[int]:
+def logged_steps(cluster: Cluster, study: str) -> list[int]:
     return [point["step"] for point in cluster.client.logged(study, 0)]
 
 
@@ -122,14 +122,14 @@ def test_a_slot_that_ends_within_a_grant_loses_no_more_than_it_must(cluster: Clu
     for number in (signal.SIGTERM, signal.SIGKILL):
         journal = tmp_path / number.name
         name = cluster.submit(study(tmp_path, number.name))
-        wait_for("steps", lambda journal=journal: any(AT in steps for steps in begun(journal).values()))
-        assert KEPT in (before := kept(cluster, name))
+        wait_for("steps", lambda journal=journal: any(AT in steps for steps in steps_by_process(journal).values()))
+        assert KEPT in (before := kept_steps(cluster, name))
         [chain] = cluster.running(name)
         cluster.kill(chain["slot"], number)
         cluster.start(chain["slot"])
         assert cluster.wait(name)["state"] == "completed"
         assert curves(cluster, name) == curves(cluster, calm["study"])
-        first, second = begun(journal).values()
+        first, second = steps_by_process(journal).values()
         assert first == [*range(first[-1] + 1)] and AT <= first[-1] < END
         assert second == [*range(second[0], END)]
         check_log(cluster, name)
@@ -138,5 +138,5 @@ def test_a_slot_that_ends_within_a_grant_loses_no_more_than_it_must(cluster: Clu
             assert cluster.client.study(name)["steps"]["executed"] == END
         else:
             assert second[0] == max(before), "all since the last state is trained again"
-        wait_for("the last row of the log", lambda name=name: END in logged(cluster, name))
-        assert logged(cluster, name) == sorted({*logged(cluster, name)})
+        wait_for("the last row of the log", lambda name=name: END in logged_steps(cluster, name))
+        assert logged_steps(cluster, name) == sorted({*logged_steps(cluster, name)})

@@ -20,10 +20,10 @@ def test_a_study_on_two_hosts_shows_its_logs_and_curves(cluster: Cluster) -> Non
     slots = {fact["slot"] for fact in cluster.facts(study, "ChainAssigned")}
     assert slots == {"gpu0", "gpu1"}
     for trial in range(2):
-        wait_for("the whole log", lambda trial=trial: "step 11 says hello" in printed(cluster, study, trial))
-        said = printed(cluster, study, trial)
+        wait_for("the whole log", lambda trial=trial: "step 11 says hello" in trial_output(cluster, study, trial))
+        said = trial_output(cluster, study, trial)
         assert [f"step {step} says hello" in said for step in range(12)] == [True] * 12
-        points = wait_for("the curve", lambda trial=trial: logged(cluster, study, trial))
+        points = wait_for("the curve", lambda trial=trial: whole_curve(cluster, study, trial))
         assert "push" in points[-1]["metrics"]
     assert not (cluster.folder / "logs").exists()
     cluster.client.delete(study)
@@ -32,13 +32,13 @@ def test_a_study_on_two_hosts_shows_its_logs_and_curves(cluster: Cluster) -> Non
     assert left == 0
 
 
-def printed(cluster: Cluster, study: str, trial: int) -> str:
+def trial_output(cluster: Cluster, study: str, trial: int) -> str:
     try:
         return cluster.client.trial_log(study, trial)
     except NotFound:  # the first part is on its way
         return ""
 
 
-def logged(cluster: Cluster, study: str, trial: int) -> list[Json]:
+def whole_curve(cluster: Cluster, study: str, trial: int) -> list[Json]:
     points = list(cluster.client.logged(study, trial))
     return points if points and points[-1]["step"] == 12 else []

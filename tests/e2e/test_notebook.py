@@ -38,7 +38,7 @@ Shown = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+def cell_outputs(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """What each cell shows, by its media types."""
     notebook = new_notebook(cells=[new_code_cell(source) for source in CELLS.values()])
     folder: Path = tmp_path_factory.mktemp("notebook")
@@ -52,9 +52,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     }
 
 
-def test_while_it_is_trained(shown: Shown) -> None:
+def test_while_it_is_trained(cell_outputs: Shown) -> None:
     """One place of the cell's output, updated in place: bars, the best trial; then the study itself."""
-    live, study = shown["waited"]
+    live, study = cell_outputs["waited"]
     assert live["text/plain"].startswith("count-") and " completed · 2/2 trials" in live["text/plain"]
     assert '<progress value="2" max="2"></progress> 2/2' in live["text/html"]
     assert '<progress value="6" max="6"></progress> 6/6' in live["text/html"]
@@ -63,18 +63,18 @@ def test_while_it_is_trained(shown: Shown) -> None:
     assert "completed, 2 trials, best n 6 (trial 1 after 3 steps)" in study["text/plain"]
 
 
-def test_results(shown: Shown) -> None:
-    assert "n@3" in shown["frame"][0]["text/html"]
-    assert any("image/png" in data for data in shown["history"])
-    assert "history, curves" in shown["plot"][0]["text/plain"]
+def test_results(cell_outputs: Shown) -> None:
+    assert "n@3" in cell_outputs["frame"][0]["text/html"]
+    assert any("image/png" in data for data in cell_outputs["history"])
+    assert "history, curves" in cell_outputs["plot"][0]["text/plain"]
 
 
-def test_a_study_that_failed_says_why(shown: Shown) -> None:
-    [study] = shown["wrong"]
+def test_a_study_that_failed_says_why(cell_outputs: Shown) -> None:
+    [study] = cell_outputs["wrong"]
     for kind in ("text/plain", "text/html"):
         assert "failed" in study[kind] and "the trainer does not report 'm'" in unescape(study[kind])
 
 
-def test_the_service(shown: Shown) -> None:
-    assert "slots: 1" in shown["server"][0]["text/plain"]
-    assert "stopped" in shown["stopped"][0]["text/plain"]
+def test_the_service(cell_outputs: Shown) -> None:
+    assert "slots: 1" in cell_outputs["server"][0]["text/plain"]
+    assert "stopped" in cell_outputs["stopped"][0]["text/plain"]

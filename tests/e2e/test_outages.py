@@ -26,25 +26,25 @@ MISSING = 2.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["database", "broker", "store"])
-def test_connections_that_a_firewall_forgot(cluster: Cluster, expected: list[Json], server: str) -> None:
+def test_connections_that_a_firewall_forgot(cluster: Cluster, expected_curves: list[Json], server: str) -> None:
     """Of every process at once, and again when new ones were made."""
     study, _ = begin(cluster, f"forgotten-{server}")
     for _ in range(2):
         for proxy in cluster.proxies(server):
             proxy.forget()
         time.sleep(0.5)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("refuse", marks=pytest.mark.slow), "freeze"])
-def test_a_broker_outage(cluster: Cluster, expected: list[Json], kind: str) -> None:
+def test_a_broker_outage(cluster: Cluster, expected_curves: list[Json], kind: str) -> None:
     study, _ = begin(cluster, f"broker-{kind}")
     with cluster.fault("broker", kind):
         assert cluster.client.study(study)  # no request waits for the broker
         cluster.client.pause(study)
         cluster.client.resume(study)
         time.sleep(LONG)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @contextmanager
@@ -77,23 +77,23 @@ def bad_store(cluster: Cluster, how: str) -> Iterator[None]:
         "truncated",
     ],
 )
-def test_a_store_outage(cluster: Cluster, expected: list[Json], how: str) -> None:
+def test_a_store_outage(cluster: Cluster, expected_curves: list[Json], how: str) -> None:
     study, _ = begin(cluster, f"store-{how}")
     with bad_store(cluster, how):
         time.sleep(MISSING if how == "404" else 6)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
     assert not cluster.facts(study, "CheckpointDropped")
 
 
 @pytest.mark.slow
-def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_training_process_that_dies_while_the_database_is_away(cluster: Cluster, expected_curves: list[Json]) -> None:
     study, slot = begin(cluster, "orphan")
     with cluster.fault("database", "refuse"):
         before = cluster.signal_child(slot, signal.SIGKILL)
         wait_for("a new process", lambda: cluster.child(slot) not in (None, before))
         time.sleep(1)
     wait_for("the slot", lambda: cluster.is_ready(slot))
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
 
 
 @pytest.mark.slow

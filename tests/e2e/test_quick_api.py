@@ -41,7 +41,7 @@ LARGEST: Json = {**STUDY, "tuner": {**RANDOM, "num_trials": 100_000}, "space": {
 """A preview of the largest allowed size."""
 
 
-def nested(depth: int) -> Any:
+def nested_list(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -67,7 +67,7 @@ HOSTILE: dict[str, Any] = {
     "unknown fields": {f"zz{i}": 1 for i in range(40_000)},
     "a long name": {"a" * 300_000: [0] * 200_000},
     "many numbers": {"suggestions": [1] * 400_000},
-    "nesting": nested(45),
+    "nesting": nested_list(45),
     "digits": {**STUDY, "space": {"lr": "1" * 900_000}},
     "a long sequence": {
         "hp": {"lr": {"family": "multistep", "init": 1, "milestones": list(range(100_000)), "gamma": 1}}, "steps": 9,

@@ -71,7 +71,7 @@ def spec(tag: str, trials: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return common | {"tuner": {"kind": "trials", "trials": trials}} | more
 
 
-def seeded(seed: int) -> Any:
+def seed_switch(seed: int) -> Any:
     return {"family": "values", "values": [0, seed], "milestones": [BEGIN]} if seed else 0
 
 
@@ -86,7 +86,7 @@ def test_repeats_are_what_trials_by_hand_are(stack: Service, tmp_path: Path, pac
     hp = {"lr": WSD, "bs": 5}
     repeats = {"seeds": SEEDS, "from": "branch"}
     study = stack.run(spec("repeats", [{"hp": hp, "steps": END}], repeats=repeats, packing=packing))
-    by_hand = [{"hp": {**hp, "data_seed": seeded(seed)}, "steps": END} for seed in range(SEEDS)]
+    by_hand = [{"hp": {**hp, "data_seed": seed_switch(seed)}, "steps": END} for seed in range(SEEDS)]
     alone = stack.run(spec("by-hand", by_hand, merge=False, packing=packing))
     values, last = [each["value"] for each in alone["trials"]], study["trials"][0]["last"]
     assert len(set(values)) == SEEDS

@@ -27,7 +27,7 @@ def study(tag: str, seconds: float, **more: Any) -> Json:
     return spec | {"trainer_args": {"tag": tag, "seconds": seconds}}
 
 
-def assigned(service: Service, study: str) -> list[tuple[int, int, int]]:
+def assigned_chains(service: Service, study: str) -> list[tuple[int, int, int]]:
     """Of each chain that trained something new: from where to where, and how many slots it had."""
     trained = [each for each in service.facts(study, "ChainAssigned") if each["proof"] is None]
     return [(each["stages"][0]["start"], each["stages"][-1]["end"], 1 + len(each["members"])) for each in trained]
@@ -39,7 +39,7 @@ def test_a_trunk_has_two_slots_and_its_leaves_one_each(stack: Service) -> None:
     done = stack.run(study("moldable", 0.1, ranks={"least": 1, "most": 2}))
     assert done["state"] == "completed"
     assert curves(stack, done["study"]) == curves(stack, alone["study"])
-    ((*_, measured), trunk, *leaves) = assigned(stack, done["study"])
+    ((*_, measured), trunk, *leaves) = assigned_chains(stack, done["study"])
     assert (measured, trunk) == (2, (0, TRUNK, 2))  # the first chain only measures
     assert leaves == [(TRUNK, END, 1)] * 2
     (profile,) = stack.facts(done["study"], "RanksProfiled")
@@ -55,7 +55,7 @@ def test_two_ranks_always_have_the_values_of_one(stack: Service) -> None:
     alone = stack.run(study("alone", 0.0, ranks=1))
     done = stack.run(study("two", 0.0, ranks=2))
     assert curves(stack, done["study"]) == curves(stack, alone["study"])
-    assert {slots for *_, slots in assigned(stack, done["study"])} == {2}
+    assert {slots for *_, slots in assigned_chains(stack, done["study"])} == {2}
     assert {slot["lent_to"] for slot in stack.client.slots()} == {None}
 
 
@@ -64,7 +64,7 @@ def test_two_ranks_with_divided_parameters_have_the_values_of_one(stack: Service
     alone, two = (stack.run({**study(f"divided {ranks}", 0.0, ranks=ranks), **DIVIDED}) for ranks in (1, 2))
     assert (alone["state"], two["state"]) == ("completed", "completed")
     assert curves(stack, two["study"]) == curves(stack, alone["study"])
-    assert {slots for *_, slots in assigned(stack, two["study"])} == {2}
+    assert {slots for *_, slots in assigned_chains(stack, two["study"])} == {2}
     assert {len(fact["parts"]) for fact in stack.facts(two["study"], "CheckpointKept")} == {1}
 
 

@@ -36,7 +36,7 @@ def as_role(url: str, role: str) -> str:
 
 
 @pytest.fixture
-def owned(postgres_url: str) -> Iterator[Database]:
+def owner_database(postgres_url: str) -> Iterator[Database]:
     """A database with its roles, as its owner has it."""
     database = Database(postgres_url)
     address = make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
@@ -49,7 +49,7 @@ def owned(postgres_url: str) -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("role", OF.values())
-def test_every_role_that_may_write_is_ready(owned: Database, postgres_url: str, role: str) -> None:
+def test_every_role_that_may_write_is_ready(owner_database: Database, postgres_url: str, role: str) -> None:
     """`/readyz` deleted from a table that the role of the API may only read: it was 503 for ever."""
     theirs = Database(as_role(postgres_url, role))
     try:
@@ -59,7 +59,7 @@ def test_every_role_that_may_write_is_ready(owned: Database, postgres_url: str, 
 
 
 @pytest.fixture
-def apart(owned: Database, postgres_url: str, bucket: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
+def apart(owner_database: Database, postgres_url: str, bucket: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     """The service, each process with its role and its user."""
     (api, kept), (broker, kept_too) = (reserve("127.0.0.1", 0) for _ in range(2))
     settings = {
@@ -81,7 +81,7 @@ def apart(owned: Database, postgres_url: str, bucket: dict[str, str], tmp_path: 
         "gpu0": [*celery, "-Q", "gpu0", "-c", "1", "-n", "gpu0@%h"],
     }
     with Client(f"http://127.0.0.1:{api}") as client, kept, kept_too:
-        running = Cluster(client, tmp_path, owned, settings, commands, networks={})
+        running = Cluster(client, tmp_path, owner_database, settings, commands, networks={})
         try:
             running.start("redis")
             for name, role in OF.items():
@@ -110,7 +110,7 @@ def test_a_study_is_trained_by_processes_that_may_do_no_more_than_they_must(apar
 
 
 @pytest.mark.parametrize("role", OF.values())
-def test_no_role_changes_or_deletes_an_event(owned: Database, postgres_url: str, role: str) -> None:
+def test_no_role_changes_or_deletes_an_event(owner_database: Database, postgres_url: str, role: str) -> None:
     theirs = Database(as_role(postgres_url, role))
     statements = ["UPDATE events SET at = 0", "DELETE FROM events", "TRUNCATE events", "DROP TABLE events"]
     try:

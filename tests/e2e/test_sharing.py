@@ -62,7 +62,7 @@ def decay(stable_until: int) -> dict[str, Any]:
     return {"lr": {"family": "wsd", "peak": 0.1, "warmup": 5, "stable_until": stable_until, "decay": 10}}
 
 
-def kept(stack: Service, study: str, most: int) -> list[int]:
+def kept_steps(stack: Service, study: str, most: int) -> list[int]:
     """The steps up to `most` at which a state is on record by now."""
     return [fact["step"] for fact in stack.facts(study, "CheckpointKept") if fact["step"] <= most]
 
@@ -71,7 +71,7 @@ def kept(stack: Service, study: str, most: int) -> list[int]:
 def test_a_late_decay_costs_the_steps_from_the_last_checkpoint(stack: Service) -> None:
     trunk = stack.submit(trials("late", (decay(TRUNK), TRUNK + 10), seconds=0.02, eval_every=5))
     stack.wait_for_step(trunk, 60)
-    last = max(wait_for("a state of the trunk", lambda: kept(stack, trunk, PARTS)))
+    last = max(wait_for("a state of the trunk", lambda: kept_steps(stack, trunk, PARTS)))
     late = stack.submit(trials("late", (decay(45), 55), seconds=0.02, eval_every=None))
     found = stack.wait(late)
     assert stack.client.study(trunk, trials=False)["state"] == "running", "the other slot did it meanwhile"

@@ -102,12 +102,11 @@ def run(folder: Path, *options: str, steps: int = 0, **fields: Any) -> Json:
     return stagetree(folder, "run", "study.json", "--slots", "1", "-q", *options)
 
 
-def shared(what: object, where: str = "inputs") -> str:
-    """Of shared results."""
+def shared_results_reason(what: object, where: str = "inputs") -> str:
     return f"{what} has changed since shared results were trained: name it in `{where}` to train with the new one"
 
 
-def trained(what: object) -> str:
+def changed_read_reason(what: object) -> str:
     """Of both trials of the study."""
     return f"2 stages read {what}, which had changed since this trainer was first seen to read it"
 
@@ -147,7 +146,12 @@ def test_results_of_a_file_that_nobody_named_say_when_it_has_changed(folder: Pat
     for value, steps in ((10.0, 1), (20.0, 1), (20.0, 2), (10.0, 2)):  # the first has seen the file as it was
         write(folder, INPUTS, value)
         told.append(run(folder, steps=steps, **LEFT_OUT)["not_exact"])
-    assert told == [[], [shared(read)], [trained(read), shared(read)], [trained(read)]]
+    assert told == [
+        [],
+        [shared_results_reason(read)],
+        [changed_read_reason(read), shared_results_reason(read)],
+        [changed_read_reason(read)],
+    ]
     assert f"1 stage read {read}, which had changed" in command(folder, "trials", "last").stdout
 
 
@@ -212,7 +216,7 @@ def test_code_beyond_the_trainers_version_is_seen_to_change(tmp_path: Path, monk
         study = run(here)
         told.append((study["best"]["value"], study["not_exact"]))
     assert told[0] == (11.0, []) and told[2:] == [(11.0, []), (11.0, [])], "an equal version declares the trainer equal"
-    assert told[1] == (11.0, [shared(library / "base.py")])
+    assert told[1] == (11.0, [shared_results_reason(library / "base.py")])
     (here / "trainer.py").write_text(trainer)
     assert brief(run(here, inputs=["../src/library"]))[0] == 21.0
 
@@ -224,7 +228,7 @@ def test_another_path_among_the_arguments_is_another_file_unless_it_is_a_copy(fo
     for name, value, steps in (("1.txt", 10.0, 1), ("copy.txt", 10.0, 1), ("2.txt", 20.0, 1), ("2.txt", 20.0, 2)):
         (folder / name).write_text(str(value))
         told.append(run(folder, steps=steps, runtime_args={"data": name})["not_exact"])
-    assert told == [[], [], [shared(read)], [trained(read), shared(read)]]
+    assert told == [[], [], [shared_results_reason(read)], [changed_read_reason(read), shared_results_reason(read)]]
 
 
 OF_ENVIRONMENT = TRAINER.replace("import torch\n", "import os, torch\n").replace(
@@ -239,8 +243,8 @@ def test_a_variable_that_the_trainer_reads_is_seen_to_change(folder: Path, monke
     for value, steps in ((10.0, 1), (20.0, 1), (20.0, 2)):
         monkeypatch.setenv("BEGIN", str(value))
         told.append(run(folder, steps=steps)["not_exact"])
-    since = shared("$BEGIN", "trainer_args")
-    assert told == [[], [since], [trained("$BEGIN"), since]]
+    since = shared_results_reason("$BEGIN", "trainer_args")
+    assert told == [[], [since], [changed_read_reason("$BEGIN"), since]]
 
 
 @pytest.mark.slow

@@ -16,24 +16,26 @@ def types_by_trial(service: Service, spec: Json) -> list[float]:
     return [trial["value"] for trial in sorted(study["trials"], key=lambda trial: trial["trial"])]
 
 
-def typed(tag: str, **more: Any) -> Json:
+def typed_study(tag: str, **more: Any) -> Json:
     return {"name": tag, "trainer": "typed", "trainer_args": {"tag": tag}, "metric": "types", "mode": "min", **more}
 
 
 def test_values_that_python_calls_equal_are_not_taken_for_one_another(stack: Service) -> None:
-    spec = typed("true-is-one", space={"x": [True, 1, 0, False, 1.0, 0.0, -0.0, "1", None]})
+    spec = typed_study("true-is-one", space={"x": [True, 1, 0, False, 1.0, 0.0, -0.0, "1", None]})
     found = types_by_trial(stack, spec | {"tuner": {"kind": "grid", "max_steps": 2}})
     assert found == [11, 22, 22, 11, 33, 33, 99, 44, 55]
 
 
 def test_a_value_that_changes_by_its_type_alone_is_delivered(stack: Service) -> None:
     listed = [{"hp": {"x": x}, "steps": 7} for x in (SWITCH, 1, {"family": "linear", "init": 2, "slope": 1})]
-    found = types_by_trial(stack, typed("switch", tuner={"kind": "trials", "trials": listed}))
+    found = types_by_trial(stack, typed_study("switch", tuner={"kind": "trials", "trials": listed}))
     assert found == [2213399, 2222222, 2222222]
 
 
 def test_ranges_give_the_type_that_their_name_says(stack: Service) -> None:
-    spec = typed("ranges", space={"x": [{"uniform": [1, 3], "step": 1}, {"randint": [1, 3]}, {"loguniform": [1, 1]}]})
+    spec = typed_study(
+        "ranges", space={"x": [{"uniform": [1, 3], "step": 1}, {"randint": [1, 3]}, {"loguniform": [1, 1]}]}
+    )
     tuner = {"kind": "random", "num_trials": 8, "max_steps": 1, "distinct": False}
     study = stack.run(spec | {"tuner": tuner})
     values = [(trial["hp"]["x"]["value"], trial["value"]) for trial in study["trials"]]

@@ -54,7 +54,7 @@ def test_a_worker_that_was_killed_is_started_again_at_once(cluster: Cluster) -> 
 
 
 @pytest.mark.slow
-def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json]) -> None:
+def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected_curves: list[Json]) -> None:
     """No worker wakes the scheduler for a lost one: only a periodic tick sees it."""
     main = psutil.Process(cluster.processes["scheduler"].pid)
     [beat] = [child for child in main.children() if "beat" in child.name() or "beat" in " ".join(child.cmdline())] or [
@@ -67,7 +67,7 @@ def test_a_beat_that_is_dead_is_not_missed(cluster: Cluster, expected: list[Json
         cluster.wait_for_event(study, "ChainEnded", outcome="lost")
     finally:
         os.kill(stopped, signal.SIGCONT)
-    check(cluster, study, expected)
+    check(cluster, study, expected_curves)
     cluster.restart("scheduler")
 
 
