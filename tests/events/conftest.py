@@ -18,16 +18,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def timed(database_url: str, clock: Clock) -> Iterator[Database]:
+def clocked_database(database_url: str, clock: Clock) -> Iterator[Database]:
     database = Database(database_url, clock=clock)
     yield database
     database.dispose()
 
 
 @pytest.fixture
-def rows(timed: Database) -> Transactions:
+def rows(clocked_database: Database) -> Transactions:
     """Rows with slots gpu0, anna's, and gpu1, berta's."""
-    each = Transactions(timed)
+    each = Transactions(clocked_database)
     each.slots.take("gpu0", "anna", instead_of=None, device="cuda:0", host="host", pid=1)
     each.slots.take("gpu1", "berta", instead_of=None, device="cuda:1", host="host", pid=2)
     return each

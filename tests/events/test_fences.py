@@ -82,9 +82,11 @@ def test_a_saving_chain_may_record_only_late_facts(rows: Transactions, lease: Le
     assert rows.slots.get("gpu0").chain == "d"
 
 
-def test_a_slow_finish_does_not_free_a_reassigned_slot(rows: Transactions, lease: Lease, timed: Database) -> None:
+def test_a_slow_finish_does_not_free_a_reassigned_slot(
+    rows: Transactions, lease: Lease, clocked_database: Database
+) -> None:
     """If chain and slot ever disagree, the slot's own row counts."""
-    with timed.write() as session:
+    with clocked_database.write() as session:
         session.execute(text("UPDATE slots SET chain = 'x' WHERE name = 'gpu0'"))
     rows.chains.finish("c", lease.fence)
     assert rows.slots.get("gpu0").chain == "x"

@@ -15,8 +15,8 @@ AGES = Ages(keys=7.0, chains=5.0, workers=1.0)
 FACT = StudyPaused(study="s")
 
 
-def test_old_rows_are_deleted(rows: Transactions, clock: Clock, timed: Database) -> None:
-    log = SqlLog(timed)
+def test_old_rows_are_deleted(rows: Transactions, clock: Clock, clocked_database: Database) -> None:
+    log = SqlLog(clocked_database)
     log.append("p", [FACT], expected=None, at=clock.at, key="old")
     for chain, slot in (("done", "gpu0"), ("ended", "gpu1")):
         rows.chains.assign(chain, "p", slot, WORK, TTL)
@@ -28,7 +28,7 @@ def test_old_rows_are_deleted(rows: Transactions, clock: Clock, timed: Database)
     rows.chains.assign("live", "p", "gpu1", WORK, TTL)
     rows.schedulers.record_tick("new", "host", 2)
     log.append("p", [FACT], expected=None, at=clock.at, key="new")
-    assert clean(timed, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
+    assert clean(clocked_database, AGES) == {"idempotency": 1, "chains": 2, "slots": 1, "schedulers": 1}
     assert [row.chain for row in rows.chains.live()] == ["live"]
     assert [row.name for row in rows.slots.all()] == ["gpu1"]  # its chain must end first
     assert log.find_by_key("old") is None and log.find_by_key("new")
@@ -44,24 +44,24 @@ def test_only_a_dead_scheduler_is_deleted(rows: Transactions, clock: Clock) -> N
     assert rows.schedulers.last_tick() == clock.at - 1
 
 
-def test_young_and_live_rows_stay(rows: Transactions, clock: Clock, timed: Database) -> None:
-    SqlLog(timed).append("p", [FACT], expected=None, at=clock.at, key="k")
+def test_young_and_live_rows_stay(rows: Transactions, clock: Clock, clocked_database: Database) -> None:
+    SqlLog(clocked_database).append("p", [FACT], expected=None, at=clock.at, key="k")
     rows.chains.assign("c", "p", "gpu0", WORK, TTL)
     rows.chains.claim("c", "anna", TTL)
     rows.schedulers.record_tick("one", "host", 1)
     clock.at += 0.9 * DAY
-    assert not any(clean(timed, AGES).values())
+    assert not any(clean(clocked_database, AGES).values())
     clock.at += 100 * DAY
     rows.slots.touch("gpu1", "berta")
-    clean(timed, AGES)
+    clean(clocked_database, AGES)
     assert [row.name for row in rows.slots.all()] == ["gpu0", "gpu1"]
     assert rows.chains.get("c").state == "running"  # its lease has expired, but only the scheduler ends it
 
 
-def test_many_rows_are_deleted_in_batches(timed: Database, clock: Clock) -> None:
-    with timed.write() as session:
+def test_many_rows_are_deleted_in_batches(clocked_database: Database, clock: Clock) -> None:
+    with clocked_database.write() as session:
         for number in range(BATCH + 1):
             row = {"key": f"k{number}", "at": clock.at}
             session.execute(text("INSERT INTO idempotency VALUES (:key, '', 'p', 1, 0, :at)"), row)
     clock.at += 8 * DAY
-    assert clean(timed, AGES)["idempotency"] == BATCH + 1
+    assert clean(clocked_database, AGES)["idempotency"] == BATCH + 1

@@ -63,11 +63,11 @@ def fill_store(database: Database, revision: str) -> None:
         }
         for name, its in rows.items():
             table = tables.tables[name]
-            connection.execute(table.insert(), [{**_needed(table), **row} for row in its])
+            connection.execute(table.insert(), [{**_required_values(table), **row} for row in its])
         connection.execute(text("UPDATE log_head SET position = :count"), {"count": len(HISTORY)})
 
 
-def _needed(table: Any) -> dict[str, Any]:
+def _required_values(table: Any) -> dict[str, Any]:
     """A value for each column that must have one and has no default."""
     needed = [column for column in table.columns if not column.nullable and column.server_default is None]
     return {column.name: _some(column) for column in needed if not (column.primary_key and table.name == "events")}
@@ -147,7 +147,7 @@ def test_a_chain_under_way_stays_its_workers_through_an_upgrade(empty_url: str, 
     chains = tables.tables["chains"]
     with database.engine.begin() as connection:
         new = {"chain": "c2", "stream": STREAM, "slot": "gpu1", "state": "ready"}
-        connection.execute(chains.insert(), {**_needed(chains), **new})
+        connection.execute(chains.insert(), {**_required_values(chains), **new})
     with records.write() as rows:
         rows.chains.report("c2", rows.chains.claim("c2", "berta", 60.0).fence)
     records.close()
