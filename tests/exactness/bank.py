@@ -85,15 +85,15 @@ def one_by_one(trainer: str, **more: Any) -> Json:
 def apart_at_steps(trainer: str, **more: Any) -> Json:
     """A long trial, and one that parts from it at each of the steps 8, 11 and 13."""
     rates: list[tuple[Any, int]] = [(0.1, 20), (switch(0.1, 0.3, 8), 20), (switch(0.1, 0.2, 11), 19)]
-    return _listed(trainer, [*rates, (switch(0.1, 0.4, 13), 17)], more)
+    return _trials_spec(trainer, [*rates, (switch(0.1, 0.4, 13), 17)], more)
 
 
 def measured_on_the_way(trainer: str, **more: Any) -> Json:
     """Trials that end, and are measured, on the way of a longer one."""
-    return _listed(trainer, [(0.1, 20), (0.1, 13), (0.1, 17), (switch(0.1, 0.3, 7), 20)], more)
+    return _trials_spec(trainer, [(0.1, 20), (0.1, 13), (0.1, 17), (switch(0.1, 0.3, 7), 20)], more)
 
 
-def _listed(trainer: str, rates: Sequence[tuple[Any, int]], more: Json) -> Json:
+def _trials_spec(trainer: str, rates: Sequence[tuple[Any, int]], more: Json) -> Json:
     trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
     return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
 

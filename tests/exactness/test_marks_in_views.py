@@ -100,16 +100,16 @@ def spec(trainer: str) -> dict[str, Any]:
 def collect_views(running_stack: Service, trainer: str, folder: Path) -> tuple[str, dict[str, str]]:
     """The study, and what each door shows of it."""
 
-    def said(*arguments: str) -> str:
+    def run_command(*arguments: str) -> str:
         command = [sys.executable, "-m", "stagetree", *arguments, "--server", running_stack.url]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         return done.stdout + done.stderr
 
     (folder / "study.yaml").write_text(json.dumps(spec(trainer)))
-    shown = {"run": said("run", "study.yaml")}
+    shown = {"run": run_command("run", "study.yaml")}
     study = next(each["study"] for each in running_stack.client.studies() if each["name"] == f"doors-{trainer}")
-    shown |= {name: said(words[0], study, *words[1:]) for name, words in COMMANDS.items()}
-    shown["studies"] = said("studies")
+    shown |= {name: run_command(words[0], study, *words[1:]) for name, words in COMMANDS.items()}
+    shown["studies"] = run_command("studies")
     shown["report"] += (folder / "report.html").read_text()
     shown["film"] += " ".join(re.sub("<[^>]*>", " ", (folder / "film.svg").read_text()).split())
     with safe_open(folder / "weights.safetensors", "pt") as file:

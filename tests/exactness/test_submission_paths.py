@@ -101,13 +101,13 @@ def test_packs_are_unchecked_over_rest_and_by_commands(running_stack: Service, t
     ]
     assert [trial["exactness"] for trial in shown] == [mark] * 9
 
-    def said(*arguments: str) -> str:
+    def run_command(*arguments: str) -> str:
         command = [sys.executable, "-m", "stagetree", *arguments, study, "--server", running_stack.url]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
-    assert [trial["exactness"] for trial in json.loads(said("trials", "-o", "json"))] == [mark] * 3
-    assert said("trials", "-o", "csv").count(mark) == 3
-    assert f"exact   {mark}" in said("watch")
+    assert [trial["exactness"] for trial in json.loads(run_command("trials", "-o", "json"))] == [mark] * 3
+    assert run_command("trials", "-o", "csv").count(mark) == 3
+    assert f"exact   {mark}" in run_command("watch")
     number = [sys.executable, "-m", "stagetree", "trial", study, "1", "--server", running_stack.url]
     assert mark in subprocess.run(number, capture_output=True, text=True, check=True).stdout
 

@@ -126,7 +126,7 @@ class PhaseInEnvironment(Left):
         return 1.0 / float(os.environ.get("EXACTNESS_PHASE", "1"))
 
 
-def scaled(value: float) -> float:
+def scale(value: float) -> float:
     return value
 
 
@@ -137,8 +137,8 @@ class Patched(Left):
 
     def push(self) -> float:
         if self.count == LATE:
-            globals()["scaled"] = lambda value: 0.3 * value
-        return scaled(1.0)
+            globals()["scale"] = lambda value: 0.3 * value
+        return scale(1.0)
 
 
 @cache
