@@ -24,7 +24,7 @@ def module(name: str) -> Any:
     return trainer().__init__.__globals__[name]
 
 
-def seeded() -> Generator:
+def seeded_generator() -> Generator:
     return Generator().manual_seed(0)
 
 
@@ -92,14 +92,14 @@ def test_crops_lie_in_the_padded_image() -> None:
     images = torch.arange(1, 1 + 3 * 32 * 32).view(1, 3, 32, 32).repeat(50, 1, 1, 1)
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     windows = padded[0].unfold(1, 32, 1).unfold(2, 32, 1).permute(1, 2, 0, 3, 4).flatten(0, 1)  # [81, 3, 32, 32]
-    cropped = module("crop")(images, seeded())
+    cropped = module("crop")(images, seeded_generator())
     found = {next(n for n, window in enumerate(windows) if torch.equal(window, crop)) for crop in cropped}
     assert len(found) > 20  # of 81
 
 
 def test_flips_about_half() -> None:
     images = torch.rand(200, 3, 32, 32)
-    flipped = module("flip")(images, seeded())
+    flipped = module("flip")(images, seeded_generator())
     same = (flipped == images).flatten(1).all(1)
     assert torch.equal(flipped[~same], images[~same].flip(3))
     assert 70 < same.sum() < 130
@@ -108,7 +108,7 @@ def test_flips_about_half() -> None:
 @pytest.mark.parametrize("size", [1, 16, 20])
 def test_cutout_blanks_a_square_clipped_at_the_border(size: int) -> None:
     images = torch.zeros(200, 3, 32, 32)
-    blank = module("cut_out")(images, size, torch.ones(3, 1, 1), seeded())
+    blank = module("cut_out")(images, size, torch.ones(3, 1, 1), seeded_generator())
     assert torch.equal(blank[:, 0], blank[:, 2])
     rows, columns = blank[:, 0].amax(2).sum(1), blank[:, 0].amax(1).sum(1)
     assert torch.equal(blank[:, 0].sum((1, 2)), rows * columns)

@@ -26,13 +26,13 @@ def report_on(study: str, folder: Path, **how: Any) -> dict[str, Any]:
     job = check_job(spec, str(file), "cpu")
     assert job is not None
     if study.startswith("shapes/"):
-        job["args"]["data"] = run_in_fork(drawn, job["file"], folder / "data")
+        job["args"]["data"] = run_in_fork(draw_pictures, job["file"], folder / "data")
     report = check_in_fork({**job, **how})
     assert spec.metric in report["metrics"]
     return report
 
 
-def drawn(file: str, folder: Path) -> str:
+def draw_pictures(file: str, folder: Path) -> str:
     """A folder of the test's own with the pictures of that example."""
     module = sys.modules[load_trainer(file, "shapes").__module__]
     return str(module.drawn(folder))

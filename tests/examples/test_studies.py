@@ -43,7 +43,7 @@ Trials = Iterable[tuple[dict[str, Sequence], int]]
 )
 def test_merge_rates(file: str, trials: int, requested: int, unique: int) -> None:
     asked = list(trials_of(EXAMPLES / file))
-    assert (len(asked), *counted(asked)) == (trials, requested, unique)
+    assert (len(asked), *count_steps(asked)) == (trials, requested, unique)
 
 
 def trials_of(file: Path) -> Trials:
@@ -59,7 +59,7 @@ def trials_of(file: Path) -> Trials:
             yield space.drop_length(configuration), steps or space.length_of(configuration) or 0
 
 
-def counted(trials: Trials) -> tuple[int, int]:
+def count_steps(trials: Trials) -> tuple[int, int]:
     """All steps, and the unique ones, by brute force."""
     requested, beginnings = 0, set()
     for hp, steps in trials:
