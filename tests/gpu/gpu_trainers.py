@@ -214,7 +214,7 @@ TRAINERS = {
 }
 
 
-def made(name: str, **args: Any) -> TorchTrainer:
+def make_trainer(name: str, **args: Any) -> TorchTrainer:
     """A trainer in this process."""
     torch.manual_seed(args["seed"])
     return TRAINERS[name](**args)

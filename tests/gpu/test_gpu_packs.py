@@ -34,7 +34,7 @@ def strict() -> Iterator[None]:
 
 
 @pytest.fixture
-def recorded() -> Iterator[None]:
+def enabled_recording() -> Iterator[None]:
     enable_recording(True)
     yield
     enable_recording(False)
@@ -105,7 +105,7 @@ def test_a_recorded_pass_has_the_bits_of_a_computed_one(
         hps[number]["data_seed"] = order
     computed, played = PackedModels(WIDTH), PackedModels(WIDTH)
     train_pack(computed, hps, name, how, steps=9)
-    request.getfixturevalue("recorded")
+    request.getfixturevalue("enabled_recording")
     train_pack(played, hps, name, how, steps=8)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         assert not played.advance({number: HpTimeline(hp) for number, hp in hps.items()})
@@ -136,13 +136,13 @@ def room_of(sizes: list[int]) -> int:
     return torch.cuda.memory_reserved() - before
 
 
-@pytest.mark.usefixtures("recorded")
+@pytest.mark.usefixtures("enabled_recording")
 def test_recordings_share_the_memory_that_passes_need() -> None:
     """On an H100, eight of them filled 61 GiB, and the ninth pass ran out of memory."""
     assert room_of([64, 32, 16]) < 1.3 * room_of([64])
 
 
-@pytest.mark.usefixtures("recorded")
+@pytest.mark.usefixtures("enabled_recording")
 def test_an_outdated_recording_is_dropped(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = PackedModels(WIDTH)
     train_pack(pack, spread(), "weighing", {}, steps=6)

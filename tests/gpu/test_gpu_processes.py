@@ -27,11 +27,11 @@ FINE = {"mood": "fine"}
 
 @pytest.fixture
 def process(warm: Warm) -> Iterator[TrainerProcess]:
-    with started(warm) as process:
+    with start_process(warm) as process:
         yield process
 
 
-def started(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) -> TrainerProcess:
+def start_process(warm: Warm, size: int = 512, name: str = "gpu0", shares: int = 1) -> TrainerProcess:
     """On the first GPU, alone, or as one of its shares."""
     slot = device_of(name, visible_gpus(), allow_cpu=False, shares=shares)
     process = TrainerProcess.start(warm, TrainerSettings(slot.device, slot.visible, slot.memory_fraction))
@@ -67,8 +67,8 @@ def test_the_most_memory_is_that_of_the_model_since_it_was_built(process: Traine
 
 
 def test_slots_that_share_a_gpu_compute_the_same_bits_at_once(warm: Warm) -> None:
-    shares = [started(warm, name=name, shares=2) for name in ("gpu0a", "gpu0b")]
-    with started(warm) as alone, shares[0], shares[1], ThreadPoolExecutor() as both:
+    shares = [start_process(warm, name=name, shares=2) for name in ("gpu0a", "gpu0b")]
+    with start_process(warm) as alone, shares[0], shares[1], ThreadPoolExecutor() as both:
         list(both.map(lambda process: process.train(FINE, 200, deadline=PATIENCE), shares))
         alone.train(FINE, 200, deadline=PATIENCE)
         sums = {process.call(PATIENCE).evaluate().metrics["sum"] for process in (alone, *shares)}
@@ -77,7 +77,7 @@ def test_slots_that_share_a_gpu_compute_the_same_bits_at_once(warm: Warm) -> Non
 
 def test_a_share_has_no_more_than_its_part_of_the_memory(warm: Warm) -> None:
     row = int((torch.cuda.get_device_properties(0).total_memory * 0.3 / 4) ** 0.5)  # 30 % of it, as single floats
-    with started(warm, name="gpu0a", shares=2) as share:
+    with start_process(warm, name="gpu0a", shares=2) as share:
         share.call(PATIENCE).build(file=FILE, name="moody", args={"size": row}, seed=0)
         with pytest.raises(TrainerFailed) as caught:
             share.train(FINE, 1, deadline=PATIENCE)  # a second one needs room
@@ -119,7 +119,7 @@ def test_a_state_resumes_in_another_process(warm: Warm, process: TrainerProcess)
     process.train(FINE, 3, deadline=PATIENCE)
     state = process.save(deadline=PATIENCE)
     process.train(FINE, 6, deadline=PATIENCE)
-    with started(warm) as other:
+    with start_process(warm) as other:
         assert other.call(PATIENCE).load(fds=state.lend(), hp=FINE, step=3) == []
         other.train(FINE, 6, deadline=PATIENCE)
         assert other.call(PATIENCE).evaluate().metrics["sum"] == process.call(PATIENCE).evaluate().metrics["sum"]
@@ -145,6 +145,6 @@ def test_a_broken_context_is_reported_and_ends_the_process(warm: Warm, process: 
     with pytest.raises(TrainerFailed) as again:
         process.call(PATIENCE).evaluate()
     assert again.value.kind == "device"
-    with started(warm) as fresh:
+    with start_process(warm) as fresh:
         assert fresh.train(FINE, 2, deadline=PATIENCE).step == 2
         assert fresh.call(PATIENCE).evaluate().metrics["sum"] is not None
