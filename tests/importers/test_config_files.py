@@ -508,11 +508,11 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
         yield from places(content[name], (*path, name))
 
 
-def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+def replace_at(content: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     copy = content.copy()
-    copy[path[0]] = replaced(content[path[0]], path[1:], value)
+    copy[path[0]] = replace_at(content[path[0]], path[1:], value)
     return copy
 
 
@@ -523,4 +523,4 @@ def test_any_part_of_another_type_is_answered(name: str) -> None:
     for path in places(content):
         for value in (None, 3, "x", [], {}, [1], {"a": 1}, True):
             with contextlib.suppress(StagetreeError, SpecError):
-                import_study(replaced(content, path, value), tool, trainer="t", max_steps=3)
+                import_study(replace_at(content, path, value), tool, trainer="t", max_steps=3)

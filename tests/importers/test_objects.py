@@ -17,7 +17,7 @@ Json = dict[str, Any]
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def studied(objective: Callable[[optuna.Trial], float], trials: int = 30, **options: Any) -> optuna.Study:
+def optimize(objective: Callable[[optuna.Trial], float], trials: int = 30, **options: Any) -> optuna.Study:
     study = optuna.create_study(**{"sampler": optuna.samplers.RandomSampler(seed=0), **options})
     study.optimize(objective, n_trials=trials)
     return study
@@ -31,7 +31,7 @@ def plain_space(trial: optuna.Trial) -> float:
 
 
 def test_a_plain_space() -> None:
-    study = studied(plain_space, direction="maximize")
+    study = optimize(plain_space, direction="maximize")
     space = space_from_optuna(study)
     assert space == {
         "lr": {"loguniform": [1e-4, 0.1]},
@@ -97,7 +97,7 @@ def conditional(entry: Any, **condition: Any) -> Json:
     ],
 )
 def test_conditions(objective: Callable[[optuna.Trial], float], expected: Json) -> None:
-    space = space_from_optuna(studied(objective))
+    space = space_from_optuna(optimize(objective))
     for name, entry in expected.items():
         given = space[name]
         if isinstance(given, dict) and isinstance(given.get("when"), dict):
@@ -106,7 +106,7 @@ def test_conditions(objective: Callable[[optuna.Trial], float], expected: Json) 
                 "when": {key: sorted(each) if isinstance(each, list) else each for key, each in given["when"].items()},
             }
         assert given == entry
-    assert import_study(studied(objective), trainer="t", metric="x", num_trials=9, max_steps=2)
+    assert import_study(optimize(objective), trainer="t", metric="x", num_trials=9, max_steps=2)
 
 
 def value_dependent_range(trial: optuna.Trial) -> float:
@@ -125,9 +125,9 @@ def test_a_range_that_changes_is_refused() -> None:
         r"lr: has another range in some trials \(\{'uniform': .*\} and .*\): give each a name of its own, such as lr_a"
     )
     with pytest.raises(NotImported, match=problem):
-        space_from_optuna(studied(value_dependent_range))
+        space_from_optuna(optimize(value_dependent_range))
     with pytest.raises(NotImported, match="x: exists in some trials only, and no other parameter alone explains which"):
-        space_from_optuna(studied(ambiguous_condition))
+        space_from_optuna(optimize(ambiguous_condition))
 
 
 def test_a_value_that_was_never_tried_is_no_condition() -> None:
@@ -152,10 +152,10 @@ def test_a_study_without_trials() -> None:
 
 def test_a_storage(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/o.db"
-    studied(plain_space, 3, storage=url, study_name="first", sampler=None)
+    optimize(plain_space, 3, storage=url, study_name="first", sampler=None)
     answer = import_study(url, trainer="t", metric="x", num_trials=4, max_steps=2)
     assert answer.study["name"] == "first" and answer.study["tuner"]["sampler"] == "tpe"
-    studied(plain_space, 1, storage=url, study_name="second")
+    optimize(plain_space, 1, storage=url, study_name="second")
     with pytest.raises(StagetreeError, match="must have one study, and has first, second: in Python, import_study"):
         import_study(url)
     with pytest.raises(StagetreeError, match="the storage cannot be read"):

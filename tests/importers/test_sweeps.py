@@ -256,7 +256,7 @@ SHAPES: dict[str, tuple[str, Json, Json, Json]] = {
 }
 
 
-def imported(tmp_path: Path, text: str, **given: Any) -> Json:
+def imported_study(tmp_path: Path, text: str, **given: Any) -> Json:
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
     answer = import_study(path, **{"trainer": "digits", **given})
@@ -268,7 +268,7 @@ def imported(tmp_path: Path, text: str, **given: Any) -> Json:
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name: str, tmp_path: Path) -> None:
     text, given, space, tuner = SHAPES[name]
-    study = imported(tmp_path, text, **given)
+    study = imported_study(tmp_path, text, **given)
     assert study["space"] == space
     assert study["tuner"] == tuner
 
@@ -277,16 +277,16 @@ def test_multiples_keep_their_chances(tmp_path: Path) -> None:
     """`{q: 8, min: 32, max: 256}`, as in W&B's manual: whole numbers, each as likely as numbers that round to it."""
     bs = "{distribution: q_log_uniform_values, q: 8, min: 32, max: 256}"
     text = f"{{method: random, run_cap: 3, metric: {{name: x}}, parameters: {{bs: {bs}}}}}"
-    entry = imported(tmp_path, text, max_steps=3)["space"]["bs"]
+    entry = imported_study(tmp_path, text, max_steps=3)["space"]["bs"]
     assert entry["choice"] == list(range(32, 257, 8))
     assert math.fsum(entry["weights"]) == pytest.approx(math.log(256 / 32), rel=1e-5)
     assert entry["weights"][1] == pytest.approx(math.log(44 / 36), rel=1e-5)
 
 
 def test_a_goal_a_target_and_strictness(tmp_path: Path) -> None:
-    study = imported(tmp_path, SHAPES["nested parameters and a goal to reach"][0])
+    study = imported_study(tmp_path, SHAPES["nested parameters and a goal to reach"][0])
     assert (study["mode"], study["target"]) == ("max", 0.97)
-    assert imported(tmp_path, SHAPES["hyperband by max_iter"][0])["value"] == "last"
+    assert imported_study(tmp_path, SHAPES["hyperband by max_iter"][0])["value"] == "last"
 
 
 def test_ignored_fields_are_named(tmp_path: Path) -> None:
