@@ -47,7 +47,7 @@ def start_pack(hps: dict[int, Any], **how: Any) -> PackedModels:
     return pack
 
 
-def undisturbed(steps: int, **how: Any) -> PackedModels:
+def train_without_faults(steps: int, **how: Any) -> PackedModels:
     pack = new_pack(WIDTH, HPS, Tiny, **how)
     assert not train_packed(pack, HPS, steps)
     return pack
@@ -64,7 +64,7 @@ def test_the_lane_whose_loss_fails_ends_alone(error: Exception, calls: int) -> N
     assert failed.keys() == {0}
     assert failed[0].kind == ("exception" if isinstance(error, ValueError) else "out_of_memory")
     assert "packing/loss.py" not in failed[0].error  # the traceback begins with the user's first line
-    expected = undisturbed(STEPS, **HALVES)
+    expected = train_without_faults(STEPS, **HALVES)
     for number in HPS.keys() - failed.keys():
         assert_same(weights(pack[number]), weights(expected[number]))
         assert pack[number].logged_means() == expected[number].logged_means()
@@ -90,7 +90,7 @@ def test_only_who_fails_in_passes_leaves_them() -> None:
     fail_after(pack, 0, 1, in_passes_only=True, error=ValueError("not in a pass"))
     assert not train_packed(pack, HPS, STEPS - 1)
     assert pack.evicted == [0]
-    expected = undisturbed(STEPS)
+    expected = train_without_faults(STEPS)
     assert distance(weights(pack[0]), weights(expected[0])) < NEAR
     for number in (1, 2):
         assert_same(weights(pack[number]), weights(expected[number]))
@@ -104,7 +104,7 @@ def test_who_fails_in_one_of_several_passes_ends_alone(monkeypatch: pytest.Monke
     pack = start_pack(HPS)
     fail_after(pack, number, 1)
     assert train_packed(pack, HPS, STEPS - 1).keys() == {number}
-    expected = undisturbed(STEPS)
+    expected = train_without_faults(STEPS)
     for other in HPS.keys() - {number}:
         assert_same(weights(pack[other]), weights(expected[other]))
 
@@ -124,7 +124,7 @@ def test_who_fails_before_the_first_pass_ends_alone(number: int) -> None:
     pack = new_pack(WIDTH, HPS, Failing)
     fail_after(pack, number, 0)
     assert train_packed(pack, HPS, STEPS).keys() == {number}
-    expected = undisturbed(STEPS)
+    expected = train_without_faults(STEPS)
     for other in HPS.keys() - {number}:
         assert_same(weights(pack[other]), weights(expected[other]))
     assert not pack.evicted
@@ -152,6 +152,6 @@ def test_what_cannot_be_read_ends_the_lanes_that_are_to_learn_from_it() -> None:
     pack = new_pack(WIDTH, hps, Illegible)
     failed = train_packed(pack, hps, STEPS)
     assert failed.keys() == {1} and "unreadable" in failed[1].error
-    expected = undisturbed(STEPS)
+    expected = train_without_faults(STEPS)
     for number in (0, 2):
         assert_same(weights(pack[number]), weights(expected[number]))

@@ -168,7 +168,7 @@ class Hungry(Tiny):
 RECORDINGS = WeakSet[Any]()
 
 
-def recorded(compute: Pass, batch: Any) -> Pass:
+def record(compute: Pass, batch: Any) -> Pass:
     def play(batch: Any) -> BackwardResult:
         return compute(batch)
 
@@ -184,7 +184,7 @@ def test_recordings_are_given_up_where_a_pass_needs_their_memory(
     monkeypatch.setattr(fallback, "stable_width", lambda *_: StableWidth(rows=2, lanes=2, exact=False))
     expected = new_pack(2, hps)
     train_packed(expected, hps, 8)
-    monkeypatch.setattr(fallback, "Recordings", lambda device: Recordings(device, recorded))
+    monkeypatch.setattr(fallback, "Recordings", lambda device: Recordings(device, record))
     pack = new_pack(2, hps, Hungry)
     assert not train_packed(pack, hps, 8) and not RECORDINGS
     assert "too little memory beside them" in caplog.text and not pack.unpackable_reason
