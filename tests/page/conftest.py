@@ -23,7 +23,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 @pytest.fixture(scope="session")
-def built() -> Path:
+def page_folder() -> Path:
     """The page, built from the current sources."""
     command = [sys.executable, str(ROOT / "hatch_build.py")]
     with alone(PAGE / "package.json"):
@@ -34,7 +34,7 @@ def built() -> Path:
 
 
 @pytest.fixture(scope="session")
-def axe(built: Path) -> str:
+def axe(page_folder: Path) -> str:
     """The script of axe, which finds barriers, from npm like the page's other packages."""
     script = PAGE / "node_modules" / "axe-core" / "axe.min.js"
     with alone(PAGE / "package.json"):
@@ -44,7 +44,7 @@ def axe(built: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser(built: Path) -> Iterator[Browser]:
+def browser(page_folder: Path) -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         skip_without("the page's tests need a browser: apt-get install chromium")

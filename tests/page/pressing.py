@@ -163,7 +163,7 @@ def press(page: Page, found: Found) -> None:
         found.locator.click()
 
 
-def written(text: str) -> Deed:
+def fill(text: str) -> Deed:
     return lambda page, found: found.locator.fill(text)
 
 
@@ -175,7 +175,7 @@ def keys(*names: str) -> Deed:
     return do
 
 
-def dragged(*places: tuple[float, float]) -> Deed:
+def drag(*places: tuple[float, float]) -> Deed:
     """Drag from one place to the next, in fractions of width and height; a single place is a click."""
 
     def do(page: Page, found: Found) -> None:
@@ -192,7 +192,7 @@ def dragged(*places: tuple[float, float]) -> Deed:
     return do
 
 
-def hovered(x: float, y: float) -> Deed:
+def hover(x: float, y: float) -> Deed:
     """Hold the pointer at a place, in parts of width and height, until its text has been drawn."""
 
     def do(page: Page, found: Found) -> None:
@@ -204,11 +204,11 @@ def hovered(x: float, y: float) -> Deed:
     return do
 
 
-def turned(pixels: int) -> Deed:
+def turn_wheel(pixels: int) -> Deed:
     """Turn the wheel over its middle, with Ctrl."""
 
     def do(page: Page, found: Found) -> None:
-        hovered(0.5, 0.5)(page, found)
+        hover(0.5, 0.5)(page, found)
         page.keyboard.down("Control")
         page.mouse.wheel(0, pixels)
         page.keyboard.up("Control")

@@ -20,7 +20,7 @@ TRAINER = 'from stagetree import Trainer\n\nclass Digits(Trainer):\n    name = "
 
 
 @pytest.fixture
-def guarded(sqlite_url: str, tmp_path: Path, built: Path) -> Iterator[tuple[str, str, str]]:
+def guarded_server(sqlite_url: str, tmp_path: Path, page_folder: Path) -> Iterator[tuple[str, str, str]]:
     """The address of a server that requires tokens, a token of a study's owner, and one to read."""
     import httpx
 
@@ -38,9 +38,9 @@ def guarded(sqlite_url: str, tmp_path: Path, built: Path) -> Iterator[tuple[str,
 
 @pytest.mark.slow
 def test_an_address_with_a_token_signs_in_and_forgets_it(
-    open_page: Callable[..., Page], guarded: tuple[str, str, str]
+    open_page: Callable[..., Page], guarded_server: tuple[str, str, str]
 ) -> None:
-    url, token, _ = guarded
+    url, token, _ = guarded_server
     page = open_page(f"{url}/#token={token}")
     page.get_by_role("link", name="digits-again").click()
     expect(page.get_by_role("heading", name="digits-again")).to_be_visible()
@@ -57,8 +57,8 @@ def test_an_address_with_a_token_signs_in_and_forgets_it(
 
 
 @pytest.mark.slow
-def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarded: tuple[str, str, str]) -> None:
-    url, token, _ = guarded
+def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarded_server: tuple[str, str, str]) -> None:
+    url, token, _ = guarded_server
     page = open_page(url)
     box = page.get_by_role("textbox", name="Token")
     box.fill("nonsense")
@@ -71,11 +71,11 @@ def test_without_one_the_page_asks_for_it(open_page: Callable[..., Page], guarde
 
 @pytest.mark.slow
 def test_who_may_only_read_sees_suggestions_and_no_buttons(
-    open_page: Callable[..., Page], guarded: tuple[str, str, str]
+    open_page: Callable[..., Page], guarded_server: tuple[str, str, str]
 ) -> None:
     import httpx
 
-    url, token, reading = guarded
+    url, token, reading = guarded_server
     tuner = {"kind": "asha", "num_trials": 4, "min_steps": 10, "max_steps": 40}
     body = study_file(name="searched", space={"lr": {"loguniform": [0.1, 1]}}, tuner=tuner, suggestions=[{"lr": 0.5}])
     headers = {"Authorization": f"Bearer {token}"}

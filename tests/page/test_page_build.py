@@ -40,8 +40,8 @@ def test_where_it_cannot_be_built_the_reason_is_left(tmp_path: Path) -> None:
     assert "npm ci" in problem and "failed" in problem
 
 
-def test_what_is_built_already_is_not_built_again(built: Path) -> None:
+def test_what_is_built_already_is_not_built_again(page_folder: Path) -> None:
     """With the same sources, npm is not even called."""
-    before = (built / "index.html").stat().st_mtime_ns
+    before = (page_folder / "index.html").stat().st_mtime_ns
     subprocess.run([sys.executable, str(ROOT / "hatch_build.py")], check=True)
-    assert (built / "index.html").stat().st_mtime_ns == before
+    assert (page_folder / "index.html").stat().st_mtime_ns == before

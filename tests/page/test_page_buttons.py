@@ -23,17 +23,17 @@ from pressing import (
     alike,
     all_things,
     asks,
-    dragged,
+    drag,
+    fill,
     found_again,
-    hovered,
+    hover,
     keys,
     leads,
     look_at,
     redraws,
     saves,
     shows,
-    turned,
-    written,
+    turn_wheel,
 )
 from stacks import Json, Service
 from toys import grid, trials
@@ -205,7 +205,7 @@ def picks_columns(page: Page, found: Found) -> None:
 
 def opens_below(page: Page, found: Found) -> None:
     """A bar of the tree, and the way back."""
-    leads("node=", by=dragged((0.05, 0.2)))(page, found)
+    leads("node=", by=drag((0.05, 0.2)))(page, found)
     page.get_by_role("button", name="the whole tree").click()
     expect(page).to_have_url(re.compile("tree/stages$"))
 
@@ -222,10 +222,10 @@ def zooms_and_opens_events(page: Page, found: Found) -> None:
     redraws(by=keys("0"))(page, found)
     for place in range(10, 90):
         place_of_it = (place / 100, 0.35 + 0.4 * (place % 2))
-        hovered(*place_of_it)(page, found)
+        hover(*place_of_it)(page, found)
         if page.locator(".tip").count():
             break
-    leads("events[?]event=", by=dragged(place_of_it))(page, found)
+    leads("events[?]event=", by=drag(place_of_it))(page, found)
 
 
 def opens_an_event(page: Page, found: Found) -> None:
@@ -319,7 +319,7 @@ def opens_a_trial(page: Page, found: Found) -> None:
     expect(page).to_have_url(re.compile("trials/[0-9]+$"))
 
 
-ZOOMS = redraws(by=dragged((0.2, 0.5), (0.7, 0.6)))
+ZOOMS = redraws(by=drag((0.2, 0.5), (0.7, 0.6)))
 WEIGHTS, REPORT = saves(".safetensors", b"{"), saves(".html", b'id="answers"')
 ALIKE = {
     ".* [|] group [|] .*": takes_the_focus,
@@ -352,7 +352,7 @@ EFFECTS: dict[str, Deed] = {
     "Moment | button | Previous decision": leads("at=(?!20$)"),
     "Moment | button | Next decision": leads("at=(?!20$)"),
     "Moment | button | Now": leads("studies/[^?]*$"),
-    "Moment | range | Event after which the study is shown": leads("at=1$", by=written("1")),
+    "Moment | range | Event after which the study is shown": leads("at=1$", by=fill("1")),
     "Rung tree | select | colour": redraws("colour="),
     "Rung tree | select | metric": leads("scale=linear"),
     "Rung tree | checkbox | log steps": redraws("x=linear"),
@@ -360,7 +360,7 @@ EFFECTS: dict[str, Deed] = {
     "Selected trials | button | Branch off trial #": asks("Branch off trial"),
     "Selected trials | button | clear": leads("/[a-z-]+$"),
     "Selected trials | button | Remove trial # from the selection": leads("trials=1$"),
-    "# trials | search | Filter": shows("main h2", "6 of 12 trials", by=written("rung>=1")),
+    "# trials | search | Filter": shows("main h2", "6 of 12 trials", by=fill("rung>=1")),
     "# trials | summary | Columns": picks_columns,
     "# trials | button | CSV": saves(".csv", b"trial,"),
     "# trials | table | Trials": takes_the_focus,
@@ -386,12 +386,12 @@ EFFECTS: dict[str, Deed] = {
     "Slots over time | button | zoom in": zooms_time,
     f"Slots over time | img | # slots over time, # stages. {ZOOM_KEYS}": zooms_and_opens_events,
     "Parallel coordinates | select | result at": redraws("rung="),
-    "Parallel coordinates | div | ": redraws("brush=", by=dragged((0.0375, 0.3), (0.0375, 0.7))),
+    "Parallel coordinates | div | ": redraws("brush=", by=drag((0.0375, 0.3), (0.0375, 0.7))),
     "Parallel coordinates | button | select them": leads("trials=[0-9]"),
     "Parallel coordinates | button | clear all": leads("importance$"),
     "Sequences by shape | select | Hyper-parameter": redraws("shape="),
     "Sequences by shape | checkbox | log": redraws("shapeY=log"),
-    "Events | search | Find in events": leads("q=", by=written("submitted")),
+    "Events | search | Find in events": leads("q=", by=fill("submitted")),
     "Events | select | Type": leads("type="),
     "Events | button | JSONL": saves(".events.jsonl", b"StudySubmitted"),
     "Events | button | earlier": leads("before="),
@@ -402,7 +402,7 @@ EFFECTS: dict[str, Deed] = {
     "Film | button | ▶ Play": shows("button", "Pause"),
     "Film | button | Previous moment": redraws(),
     "Film | button | Next moment": steps_on,
-    "Film | range | Moment of the film": redraws(by=written("0")),
+    "Film | range | Moment of the film": redraws(by=fill("0")),
     "Two moments | number | event": leads("a=7", by=edit_text("7")),
     "Trial # | a | Weights": WEIGHTS,
     "Trial # | button | Branch": asks("Branch off trial"),
@@ -412,7 +412,7 @@ EFFECTS: dict[str, Deed] = {
     "Output | button | show": shows("main button", "again"),
     "Suggestions | button | Suggest": asks("Suggest a configuration"),
     "Suggestions | button | Withdraw suggestion #": asks("Withdraw suggestion"),
-    "Studies | search | Find a study": leads("q=", by=written("buttons")),
+    "Studies | search | Find a study": leads("q=", by=fill("buttons")),
     "Studies | checkbox | Choose STUDY": leads("studies="),
     "Studies | button | Clear": leads("(?<=#/)$"),
     "New study | textarea | Study file, YAML or JSON": type_text("name: a"),
@@ -505,11 +505,11 @@ def test_controls_that_come_with_another(page: Page, studies: Json) -> None:
     expect(page.locator(".events li").last).to_contain_text("9")
     look_at(page, f"#/studies/{studies['done']}/tree/stages?node=")
     found = Found(page.get_by_role("img", name="The tree by steps"), "")
-    leads("node=", by=dragged((0.05, 0.2)))(page, found)
+    leads("node=", by=drag((0.05, 0.2)))(page, found)
     redraws("tree/stages$", by=keys("Escape"))(page, found)
     look_at(page, f"#/studies/{studies['done']}/timeline")
     found = Found(page.get_by_role("img", name="slots over time"), "")
-    redraws(by=turned(-200))(page, found)
+    redraws(by=turn_wheel(-200))(page, found)
     expect(page.get_by_role("button", name="zoom out")).to_be_enabled()
     look_at(page, f"#/studies/{studies['done']}/trials")
     expect(page.locator(".rows .body a").first).to_be_visible()

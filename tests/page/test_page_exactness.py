@@ -38,7 +38,7 @@ def running_stack(folder: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
-def named(running_stack: Service) -> Callable[[str], str]:
+def study_id(running_stack: Service) -> Callable[[str], str]:
     """The id of a study, by its name."""
     return {each.name: each.study for each in running_stack.client.studies()}.__getitem__
 
@@ -52,13 +52,13 @@ def audit(page: Page) -> None:
 
 
 def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
-    open_page: Callable[..., Page], running_stack: Service, named: Callable[[str], str]
+    open_page: Callable[..., Page], running_stack: Service, study_id: Callable[[str], str]
 ) -> None:
-    page = open_page(f"{running_stack.url}/#/studies/{named('right')}")
+    page = open_page(f"{running_stack.url}/#/studies/{study_id('right')}")
     badge = page.locator(".verification")
     expect(badge.locator("summary")).to_contain_text("unchecked")
     expect(badge).to_contain_text(OF_STUDY)
-    marked = next(trial for trial in running_stack.client.trials(named("right")) if trial.get("exactness"))
+    marked = next(trial for trial in running_stack.client.trials(study_id("right")) if trial.get("exactness"))
     page.get_by_role("link", name="Trials", exact=True).click()
     expect(page.get_by_text(MARK).first).to_be_visible()
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(marked["trial"]), exact=True))
@@ -76,9 +76,9 @@ def test_marks_stand_beside_numbers_until_all_of_it_is_compared(
 
 
 def test_what_an_audit_finds_stands_beside_each_number(
-    open_page: Callable[..., Page], running_stack: Service, named: Callable[[str], str]
+    open_page: Callable[..., Page], running_stack: Service, study_id: Callable[[str], str]
 ) -> None:
-    page = open_page(f"{running_stack.url}/#/studies/{named('late')}")
+    page = open_page(f"{running_stack.url}/#/studies/{study_id('late')}")
     audit(page)
     found = "1 of 11 leaves differ, the first is trainer.weight"
     said = f"may be wrong: the trainer is not exact: {found}"
@@ -92,17 +92,17 @@ def test_what_an_audit_finds_stands_beside_each_number(
         "title", re.compile(re.escape(said))
     )
     page.goto(f"{running_stack.url}/#/")
-    row = page.get_by_role("row").filter(has_text=named("late"))
+    row = page.get_by_role("row").filter(has_text=study_id("late"))
     expect(row.locator("abbr")).to_have_text("*")
 
 
 def test_an_audit_says_on_the_page_what_it_waits_for(
-    open_page: Callable[..., Page], running_stack: Service, folder: Path, named: Callable[[str], str]
+    open_page: Callable[..., Page], running_stack: Service, folder: Path, study_id: Callable[[str], str]
 ) -> None:
     """The trainer's file has changed since the study was trained."""
     (folder / "trainer.py").write_text(TRAINER.replace("2.7", "2.6"))
-    wait_for("the other trainer", lambda: is_changed(running_stack, named("waiting")))
-    page = open_page(f"{running_stack.url}/#/studies/{named('waiting')}")
+    wait_for("the other trainer", lambda: is_changed(running_stack, study_id("waiting")))
+    page = open_page(f"{running_stack.url}/#/studies/{study_id('waiting')}")
     audit(page)
     head = page.locator("header.study")
     expect(head).to_contain_text(

@@ -20,7 +20,7 @@ NO_MORE_EVENTS = "can’t establish a connection to the server"
 
 
 @pytest.fixture
-def browser(built: Path, tmp_path: Path) -> Iterator[Firefox]:
+def browser(page_folder: Path, tmp_path: Path) -> Iterator[Firefox]:
     binary = shutil.which("firefox-esr") or shutil.which("firefox")
     if binary is None:
         skip_without("the night's tests of the page need Firefox: apt-get install firefox-esr")

@@ -41,11 +41,11 @@ class Log:
         return [each for each in self.events if each["type"] == kind]
 
     @property
-    def begun(self) -> float:
+    def submission_time(self) -> float:
         return float(self.events_of("StudySubmitted")[0]["data"]["at"])
 
     @property
-    def ended(self) -> float:
+    def end_time(self) -> float:
         return float(next(each["at"] for each in self.events if each["type"] in ("StudyCompleted", "StudyFailed")))
 
     @property
@@ -98,7 +98,7 @@ class Log:
                 place = [node for node, start in path.items() if start < data["steps"]][-1], data["steps"]
                 asked.add(place)
             if place in asked and place in values and (not found or values[place] > found[-1][1]):
-                found.append((each["at"] - self.begun, values[place]))
+                found.append((each["at"] - self.submission_time, values[place]))
         return found
 
 
@@ -140,7 +140,7 @@ def test_states_of_trials(
 
 def test_times_and_durations(open_page: Callable[..., Page], stack: Service, pruning: Log) -> None:
     page = open_page(f"{stack.url}/#/studies/{pruning.study}")
-    expect(page.locator("header.study .facts")).to_contain_text(clock(pruning.ended - pruning.begun))
+    expect(page.locator("header.study .facts")).to_contain_text(clock(pruning.end_time - pruning.submission_time))
     spent = sum(each["data"]["seconds"] for each in pruning.events_of("StageCompleted")) + sum(
         verification_seconds(pruning)
     )
@@ -166,7 +166,7 @@ def test_the_time_lines_of_slots_and_their_axis(open_page: Callable[..., Page], 
     )
     drawn = {round(float(each.get("x", 0)), 1) for each in picture.iter(f"{SVG}rect")}
     for row in training:
-        assert min(abs(axis(float(row["begun at"]) - pruning.begun) - x) for x in drawn) < 2 * HALF_A_PIXEL
+        assert min(abs(axis(float(row["begun at"]) - pruning.submission_time) - x) for x in drawn) < 2 * HALF_A_PIXEL
 
 
 def test_measurements_and_the_axes_that_show_them(open_page: Callable[..., Page], stack: Service, pruning: Log) -> None:
@@ -189,7 +189,7 @@ def test_the_best_measurement_over_time(open_page: Callable[..., Page], stack: S
     head, *rows = saved_rows(page, panel)
     told = [(float(row["time since submission (h:min:s)"]), float(row["score"])) for row in columns_of(head, rows)]
     assert told[:-1] == [(pytest.approx(at, abs=1e-3), value) for at, value in pruning.best()]
-    assert told[-1] == (pytest.approx(pruning.ended - pruning.begun, abs=1e-3), told[-2][1])
+    assert told[-1] == (pytest.approx(pruning.end_time - pruning.submission_time, abs=1e-3), told[-2][1])
 
 
 # ------------------------------------------------------------------------------------------------------- shown numbers

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow(together=True)
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Iterator[Path]:
+def report(tmp_path_factory: pytest.TempPathFactory, page_folder: Path) -> Iterator[Path]:
     """A report of a simulated study, which is the same at every run."""
     folder = tmp_path_factory.mktemp("pictures")
     whole(folder, TRIALS)

@@ -20,7 +20,7 @@ COMMAND = "import sys; from app.cli import main; sys.argv = ['stagetree', 'open'
 
 
 @pytest.fixture
-def opened(tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
+def opened_store(tmp_path: Path, page_folder: Path) -> Iterator[tuple[str, str]]:
     """The address of an opened store, and the id of its study. Ctrl-C ends it in order."""
     study = still_store(tmp_path / ".stagetree")
     with contextlib.closing(sqlite3.connect(tmp_path / ".stagetree" / "stagetree.db")) as database:
@@ -41,9 +41,9 @@ def opened(tmp_path: Path, built: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_an_opened_store_shows_its_studies_and_offers_no_change(
-    open_page: Callable[..., Page], opened: tuple[str, str]
+    open_page: Callable[..., Page], opened_store: tuple[str, str]
 ) -> None:
-    url, study = opened
+    url, study = opened_store
     page = open_page(url)
     expect(page.get_by_text("read only")).to_be_visible()
     page.get_by_role("link", name=study).click()
@@ -57,16 +57,16 @@ def test_an_opened_store_shows_its_studies_and_offers_no_change(
 
 @pytest.mark.slow
 def test_slots_that_are_gone_are_said_to_be_of_a_stack_that_ended(
-    open_page: Callable[..., Page], opened: tuple[str, str]
+    open_page: Callable[..., Page], opened_store: tuple[str, str]
 ) -> None:
     """Once they were listed as lost, as if by a fault."""
-    page = open_page(f"{opened[0]}/#/slots")
+    page = open_page(f"{opened_store[0]}/#/slots")
     expect(page.get_by_text("No worker is running")).to_be_visible()
 
 
 @pytest.mark.slow
-def test_an_opened_store_refuses_changes_in_one_sentence(opened: tuple[str, str]) -> None:
-    url, study = opened
+def test_an_opened_store_refuses_changes_in_one_sentence(opened_store: tuple[str, str]) -> None:
+    url, study = opened_store
     asked = (
         ("POST", f"studies/{study}:pause", None),
         ("POST", f"studies/{study}/notes", {"text": "seen"}),
