@@ -60,11 +60,11 @@ def test_forks_of_a_run_import_nothing_twice(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPROFILEIMPORTTIME": "1"}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
     logs = tmp_path / ".stagetree" / "logs"
-    assert not imported(logs / "cpu0.log") & imported(logs / "scheduler.log")
-    assert not {name for name in imported(logs / "cpu0.log") if name.startswith(("cffi", "pycparser"))}
+    assert not imported_modules(logs / "cpu0.log") & imported_modules(logs / "scheduler.log")
+    assert not {name for name in imported_modules(logs / "cpu0.log") if name.startswith(("cffi", "pycparser"))}
 
 
-def imported(log: Path) -> set[str]:
+def imported_modules(log: Path) -> set[str]:
     """The modules that a process imported after the fork."""
     lines = log.read_text(encoding="utf-8").splitlines()
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}

@@ -101,7 +101,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[str]:
+def killed_holder(tmp_path: Path) -> Iterator[str]:
     """The id of a lock whose holder was killed."""
     command = [sys.executable, "-c", HOLD, URL, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -114,9 +114,9 @@ def killed(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_at_once(records: SqlRecords, tmp_path: Path, killed: str) -> None:
+def test_a_killed_worker_is_replaced_at_once(records: SqlRecords, tmp_path: Path, killed_holder: str) -> None:
     with records.write() as rows:  # the killed worker's last heartbeat is recent
-        rows.slots.take("gpu0", f"{killed}:x", instead_of=None, device="cpu", host="h", pid=1)
+        rows.slots.take("gpu0", f"{killed_holder}:x", instead_of=None, device="cpu", host="h", pid=1)
     anna = worker(tmp_path)
     assert take(records, anna)
     assert owner(records) == anna.owner
