@@ -34,7 +34,7 @@ class Naive:
     def read(self, line: TrialEvent) -> None:
         match line.kind:
             case "start" | "promote" | "stop":
-                self.granted(line)
+                self.grant(line)
             case "result" | "fail" if line.trial in self.losses:
                 self.losses[line.trial] = math.inf if line.kind == "fail" else line.metrics["loss"]
             case "cancel":
@@ -44,7 +44,7 @@ class Naive:
         if is_over and not self.queue:
             self.select()
 
-    def granted(self, line: TrialEvent) -> None:
+    def grant(self, line: TrialEvent) -> None:
         if self.drawn < self.size:
             self.drawn += 1
         else:
