@@ -64,16 +64,16 @@ class Early(TorchTrainer):
         return mse_loss(self.model.last(torch.relu(self.model.middle(hidden))), y)
 
 
-def trained(args: dict[str, Any], size: int) -> dict[str, Any]:
+def train_early(args: dict[str, Any], size: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     summing.EARLY_BYTES = {"cpu": size}
     begun, begin = list[int](), summing.Exchanges.begin
 
-    def counted(self: summing.Exchanges, *how: Any) -> None:
+    def count_and_begin(self: summing.Exchanges, *how: Any) -> None:
         begun.append(len(how[0]))
         begin(self, *how)
 
-    summing.Exchanges.begin = counted  # type: ignore[method-assign]
+    summing.Exchanges.begin = count_and_begin  # type: ignore[method-assign]
     trainer = Early(seed=0, device="cpu", **args)
     trainer.setup({"lr": 0.01, "bs": 10})
     for _ in range(8):
@@ -87,7 +87,7 @@ def main() -> None:
     found = {}
     for name, args in CASES.items():
         ways = [(1, 0), (2, 0), (2, 1), (2, 200)]
-        found[name] = [run_in_ranks(lambda: trained(args, size), world, "cpu") for world, size in ways]  # noqa: B023
+        found[name] = [run_in_ranks(lambda: train_early(args, size), world, "cpu") for world, size in ways]  # noqa: B023
     print(json.dumps(found))
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_trainer_group import ADDED, HP, PATIENT, are_gone, built, state, trained
+from test_trainer_group import ADDED, HP, PATIENT, are_gone, build, state, train_until
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import Stage
@@ -108,14 +108,14 @@ def group(warm: Warm, door: RankListener) -> TrainerGroup:
 @pytest.mark.slow
 def test_a_remote_rank_has_the_same_bits_twice(warm: Warm, door: RankListener, machine: Machine) -> None:
     with TrainerProcess.start(warm) as one:
-        end = trained(built(one), 9)
+        end = train_until(build(one), 9)
     with group(warm, door) as first:
-        built(first)
+        build(first)
         first.train(HP, 4, deadline=PATIENT)
         saved = first.save(deadline=PATIENT)
         assert first.call(PATIENT).evaluate().metrics["world"] == 2
     with group(warm, door) as second:  # its worker has connected again
-        built(second).call(PATIENT).load(fds=saved.lend(), hp=HP, step=4)
+        build(second).call(PATIENT).load(fds=saved.lend(), hp=HP, step=4)
         saved.close()
         second.train(HP, 9, deadline=PATIENT)
         assert state(second) == end
@@ -176,7 +176,7 @@ def test_a_machine_that_is_lost_while_parts_are_saved_leaves_no_state(warm: Warm
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_all(warm: Warm, door: RankListener, machine: Machine) -> None:
     with group(warm, door) as both:
-        built(both)
+        build(both)
         os.kill(machine.started[0].pid, signal.SIGKILL)
         with pytest.raises(TrainerFailed, match="rank") as failed:
             both.train(HP, 10**9, deadline=PATIENT)
@@ -189,7 +189,7 @@ def test_a_users_error_on_a_remote_rank_is_reported_by_the_leader(
     warm: Warm, door: RankListener, machine: Machine
 ) -> None:
     with group(warm, door) as both:
-        built(both, mishap="raise", call="train", who=1)
+        build(both, mishap="raise", call="train", who=1)
         with pytest.raises(TrainerFailed, match="the user's own") as failed:
             both.train(HP, 9, deadline=PATIENT)
         assert (failed.value.kind, "In rank 1 of 2" in failed.value.error) == ("exception", True)
@@ -200,7 +200,7 @@ def test_a_users_error_on_a_remote_rank_is_reported_by_the_leader(
 def test_the_end_of_a_chain_ends_its_remote_rank(warm: Warm, door: RankListener, machine: Machine) -> None:
     """Even while the other side keeps its connection."""
     with group(warm, door) as both:
-        built(both)
+        build(both)
         machine.take_back()
         assert machine.is_free()
         assert are_gone([machine.started[0].pid])
@@ -219,7 +219,7 @@ def test_a_message_that_comes_too_late_ends_no_process(machine: Machine) -> None
 def test_a_worker_with_other_code_is_no_rank(warm: Warm, door: RankListener, machine: Machine) -> None:
     machine.sources = {"added": TrainerSource(ADDED, "2")}
     with group(warm, door) as both, pytest.raises(TrainerFailed) as failed:
-        built(both)
+        build(both)
     assert failed.value.kind == "rank"
     assert machine.is_free()
 

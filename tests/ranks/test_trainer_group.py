@@ -28,12 +28,12 @@ SHORT = 4.0
 Start = Callable[..., TrainerProcess]
 
 
-def built(process: TrainerProcess, **args: Any) -> TrainerProcess:
+def build(process: TrainerProcess, **args: Any) -> TrainerProcess:
     process.call(PATIENT).build(file=ADDED, name="added", args=args, seed=0)
     return process
 
 
-def trained(process: TrainerProcess, until: int) -> bytes:
+def train_until(process: TrainerProcess, until: int) -> bytes:
     process.train(HP, until, deadline=PATIENT)
     return state(process)
 
@@ -62,16 +62,16 @@ def are_gone(found: list[int]) -> bool:
 
 @pytest.mark.slow
 def test_any_number_of_ranks_has_the_same_bits(start: Start) -> None:
-    one, two, four = (built(start(ranks)) for ranks in (1, 2, 4))
-    states = {trained(process, 7) for process in (one, two, four)}
+    one, two, four = (build(start(ranks)) for ranks in (1, 2, 4))
+    states = {train_until(process, 7) for process in (one, two, four)}
     assert len(states) == 1
     assert two.call(PATIENT).evaluate().metrics["sum"] == one.call(PATIENT).evaluate().metrics["sum"]
     assert four.call(PATIENT).evaluate().metrics["world"] == 4
 
 
 def test_a_state_resumes_on_another_number_of_ranks(start: Start) -> None:
-    one, two = built(start(1)), built(start(2))
-    end = trained(built(start(1)), 9)
+    one, two = build(start(1)), build(start(2))
+    end = train_until(build(start(1)), 9)
     one.train(HP, 4, deadline=PATIENT)
     saved = one.save(deadline=PATIENT)
     two.call(PATIENT).load(fds=saved.lend(), hp=HP, step=4)
@@ -80,20 +80,20 @@ def test_a_state_resumes_on_another_number_of_ranks(start: Start) -> None:
     saved = two.save(deadline=PATIENT)
     one.call(PATIENT).load(fds=saved.lend(), hp=HP, step=6)
     saved.close()
-    assert trained(one, 9) == end
+    assert train_until(one, 9) == end
 
 
 def test_the_study_sets_the_shards(start: Start) -> None:
     one, two = start(1), start(2)
     for process in (one, two):
         process.call(PATIENT).build(file=ADDED, name="added", args={}, seed=0, shards=8)
-    assert trained(one, 3) == trained(two, 3) != trained(built(start(1)), 3)
+    assert train_until(one, 3) == train_until(two, 3) != train_until(build(start(1)), 3)
 
 
 @pytest.mark.slow
 def test_a_group_stops_together_at_any_signal(start: Start) -> None:
     """The ranks are at different places of a step when the signal comes, a hundred times over."""
-    group, dice, step = built(start(2)), random.Random(0), 0
+    group, dice, step = build(start(2)), random.Random(0), 0
     for _ in range(100):
         at = time.monotonic() + dice.uniform(0.0, 0.01)
         stop: Callable[[int], int | None] = lambda _, at=at: 0 if time.monotonic() > at else None  # type: ignore[misc]  # noqa: E731
@@ -101,7 +101,7 @@ def test_a_group_stops_together_at_any_signal(start: Start) -> None:
         assert group.leader.step >= step
         step = group.leader.step
     ended = state(group)
-    assert ended == trained(built(start(1)), step)
+    assert ended == train_until(build(start(1)), step)
 
 
 @pytest.mark.parametrize(("call", "kind"), [("train", "rank"), ("evaluate", "hang")])
@@ -110,7 +110,7 @@ def test_a_rank_uses_the_learnt_step_time_only_during_steps(
 ) -> None:
     """Here the rank times out before the slot, since its extra minute of waiting is negative."""
     monkeypatch.setattr("app.workers.trainer_group.LATE_SECONDS", 1.0 - STEP_SECONDS)
-    group = built(start(2, late_seconds=600.0), mishap="loop", call=call)
+    group = build(start(2, late_seconds=600.0), mishap="loop", call=call)
     steps = Deadline(1800.0).limit_steps(is_patient=False)
     group.train(HP, 2, deadline=steps)
     group.train(HP, 3, deadline=steps)
@@ -124,7 +124,7 @@ def test_a_rank_uses_the_learnt_step_time_only_during_steps(
 def test_the_output_of_each_rank_has_a_file(start: Start, tmp_path: Path) -> None:
     group = start(2)
     group.log(tmp_path / "7.log", tmp_path / "7.jsonl")
-    built(group)
+    build(group)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["7.jsonl", "7.log", "7.r1.log"]
 
 
@@ -153,7 +153,7 @@ def test_a_mishap_in_one_rank_ends_all_and_is_reported_by_its_kind(start: Start,
 
 
 def test_a_killed_rank_ends_all(start: Start) -> None:
-    group = built(start(4))
+    group = build(start(4))
     found = pids(group)
     os.kill(found[3], signal.SIGKILL)
     with pytest.raises(TrainerFailed) as failed:
@@ -169,12 +169,12 @@ def test_a_rank_that_is_stopped_is_not_waited_for_as_long_as_a_step(
     monkeypatch.setattr("app.workers.trainer_group.STOPPED_SECONDS", 0.5)
     group = start(2)
     with pytest.raises(TrainerFailed, match="rank 1 was stopped by a signal") as failed:
-        built(group, mishap="stop", call="train").train(HP, 9, deadline=Deadline(600.0))
+        build(group, mishap="stop", call="train").train(HP, 9, deadline=Deadline(600.0))
     assert failed.value.kind == "rank"
 
 
 def test_an_error_of_all_ranks_is_the_users(start: Start) -> None:
-    group, one = built(start(2)), built(start(1))
+    group, one = build(start(2)), build(start(1))
     failures = []
     for process in (group, one):
         with pytest.raises(TrainerFailed) as failed:
