@@ -28,12 +28,12 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2).to(torch.bfloat16))
 
 
-def saved(folder: Path, state: dict[str, Any]) -> Path:
+def save(folder: Path, state: dict[str, Any]) -> Path:
     checkpoint.save(state, checkpoint_id=folder, no_dist=True)
     return folder
 
 
-def packed(folder: Path, to: Path) -> Path:
+def pack(folder: Path, to: Path) -> Path:
     to.write_bytes(b"".join(PackedFolder.from_folder(folder).parts()))
     return to
 
@@ -49,9 +49,9 @@ def test_the_model_is_read_by_its_own_names(tmp_path: Path, wrapper: str) -> Non
     state: dict[str, Any] = model().state_dict()
     if wrapper:
         state = {wrapper: state, "optim": {"exp_avg": torch.ones(3)}, "step": 39_000}
-    folder = saved(tmp_path / "dcp", state)
+    folder = save(tmp_path / "dcp", state)
     assert_is_model(load_weights(folder))
-    object = packed(folder, tmp_path / "object")
+    object = pack(folder, tmp_path / "object")
     with object.open("rb") as file:
         assert kind_of(file) == "dcp"
     assert object.stat().st_size == PackedFolder.from_folder(folder).size
@@ -90,7 +90,7 @@ def test_a_pickle_that_names_anything_else_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evil: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = saved(tmp_path / "dcp", model().state_dict())
+    folder = save(tmp_path / "dcp", model().state_dict())
     (folder / METADATA).write_bytes(pickle.dumps(evil))
     with pytest.raises(NotDcp, match=re.escape(f"has a file {METADATA} that is not read: it names ")):
         load_weights(folder)
@@ -100,7 +100,7 @@ def test_a_pickle_that_names_anything_else_is_not_read(
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotDcp, match=r"has no file \.metadata"):
         load_weights(tmp_path)
-    folder = saved(tmp_path / "dcp", model().state_dict())
+    folder = save(tmp_path / "dcp", model().state_dict())
     piece = next(folder.glob("*.distcp"))
     piece.rename(folder / "other.distcp")
     with pytest.raises(NotDcp, match=r"lacks a part of 0\.weight"):
@@ -109,12 +109,12 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotDcp, match="is not read"):
         load_weights(folder)
     with pytest.raises(NotDcp, match="holds no tensors"):
-        load_weights(saved(tmp_path / "empty", {"step": 3}))
+        load_weights(save(tmp_path / "empty", {"step": 3}))
 
 
 def test_equal_folders_are_equal_objects(tmp_path: Path) -> None:
     """The name of a plan depends on the content, not on the place."""
-    folder = saved(tmp_path / "dcp", model().state_dict())
+    folder = save(tmp_path / "dcp", model().state_dict())
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in sorted(folder.iterdir(), reverse=True):

@@ -14,7 +14,7 @@ from stagetree.runtime.failures import MAX_LENGTH, TrainerFailed, kind_of, plain
 from stagetree.runtime.model import HpTimeline, Model
 
 
-def wrapped(error: BaseException, *, in_sight: bool = True) -> BaseException:
+def wrap(error: BaseException, *, in_sight: bool = True) -> BaseException:
     """The error of code that catches another one."""
     try:
         try:
@@ -49,9 +49,9 @@ ACCELERATOR = [torch.AcceleratorError] if hasattr(torch, "AcceleratorError") els
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "device"),
         *((kind("device-side assert"), "device") for kind in ACCELERATOR),
         (RuntimeError("shapes do not fit"), "exception"),
-        (wrapped(MemoryError()), "out_of_memory"),
-        (wrapped(RuntimeError("CUDA error: misaligned address")), "device"),
-        (wrapped(MemoryError(), in_sight=False), "exception"),
+        (wrap(MemoryError()), "out_of_memory"),
+        (wrap(RuntimeError("CUDA error: misaligned address")), "device"),
+        (wrap(MemoryError(), in_sight=False), "exception"),
     ],
 )
 def test_an_error_is_of_one_kind_however_it_is_wrapped(error: BaseException, kind: str) -> None:

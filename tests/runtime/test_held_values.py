@@ -218,7 +218,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Change]] = {
 }
 
 
-def moved(change: Change | None, holder: Any) -> None:
+def move(change: Change | None, holder: Any) -> None:
     if change is None:
         next(holder.it)
     else:
@@ -253,7 +253,7 @@ def test_a_change_is_detected_and_reading_changes_nothing(kind: str, place: str)
 
     before = look()
     assert differing_names(before, look()) == [], "a look moved it"
-    moved(change, holder)
+    move(change, holder)
     other = [name for name in differing_names(before, look()) if not name.startswith("self.held")]
     assert other and all("it" in name or "all" in name or "box" in name for name in other), other
 

@@ -101,7 +101,7 @@ def test_lbfgs_resumes_bit_for_bit() -> None:
     torch.manual_seed(3)
     x, y = torch.randn(32, 6), torch.randn(32, 1)
 
-    def built() -> tuple[nn.Module, torch.optim.LBFGS]:
+    def build() -> tuple[nn.Module, torch.optim.LBFGS]:
         torch.manual_seed(4)
         model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
         return model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=4)
@@ -117,7 +117,7 @@ def test_lbfgs_resumes_bit_for_bit() -> None:
             optimizer.step(loss)  # type: ignore[arg-type]
 
     for begin in range(1, 8):
-        whole, resumed = built(), built()
+        whole, resumed = build(), build()
         train(*whole, begin)
         fd, _ = write({"model": whole[0].state_dict(), "optimizer": whole[1].state_dict()})
         saved = read(fd)

@@ -90,12 +90,12 @@ def build(start: Start, tmp_path: Path, deadline: Deadline, monkeypatch: pytest.
         (tmp_path / file).write_text(text)
     process = start()
 
-    def built() -> Any:
+    def build_and_train() -> Any:
         process.call(deadline).build(file=str(tmp_path / "trainer.py"), name="late", args={"outer": name}, seed=0)
         process.train({}, 1, deadline=deadline)
         return process.call(deadline).evaluate().metrics
 
-    return built
+    return build_and_train
 
 
 def test_draws_of_an_import_do_not_change_a_trainer(build: Callable[[], Any]) -> None:

@@ -19,13 +19,13 @@ PLAIN = st.recursive(
 )
 
 
-def unpickled(value: Any) -> Any:
+def pickled_copy(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
 @given(value=PLAIN, protocol=st.integers(2, 5))
 def test_an_object_and_its_unpickled_copy_have_equal_digests(value: Any, protocol: int) -> None:
-    new = [unpickled(value), unpickled(value), "x", value]
+    new = [pickled_copy(value), pickled_copy(value), "x", value]
     old = [value, value, "x", value]
     assert say_the_same(pickle.dumps(old, protocol), pickle.dumps(new, protocol))
 
@@ -41,14 +41,14 @@ def test_different_pickles_have_different_digests(one: Any, other: Any, protocol
     [np.arange(4.0), {"a": np.float64(1.5)}, OrderedDict(a=[1], b=math.nan), {1, 2}, np.random.default_rng(3)],
 )
 def test_objects_of_classes(value: Any) -> None:
-    assert say_the_same(pickle.dumps([value, value]), pickle.dumps([unpickled(value), unpickled(value)]))
+    assert say_the_same(pickle.dumps([value, value]), pickle.dumps([pickled_copy(value), pickled_copy(value)]))
     assert not say_the_same(pickle.dumps([value]), pickle.dumps([value, 1]))
 
 
 def test_an_object_that_holds_itself() -> None:
     one: list[Any] = [1]
     one.append(one)
-    assert say_the_same(pickle.dumps(one), pickle.dumps(unpickled(one)))
+    assert say_the_same(pickle.dumps(one), pickle.dumps(pickled_copy(one)))
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"\x80", b"\x80\x04.", pickle.dumps(1)[:-1], pickle.dumps(1) + b"."])
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_pickle(content: bytes) -> None:
 
 def test_a_state_that_holds_pickles_of_equal_objects_does_not_differ() -> None:
     name = "weight"
-    one, other = [(name, 1.0), (name, 2.0)], [(unpickled(name), 1.0), (name, 2.0)]
+    one, other = [(name, 1.0), (name, 2.0)], [(pickled_copy(name), 1.0), (name, 2.0)]
     left, right = {"all": pickle.dumps(one)}, {"all": pickle.dumps(other)}
     assert left != right and first_difference(left, right) == ""
     assert first_difference(left, {"all": pickle.dumps([(name, 1.0), (name, 3.0)])})

@@ -20,7 +20,7 @@ from . import sibling
 '''
 
 
-def written(folder: Path, text: str, name: str = "trainer.py") -> str:
+def write_file(folder: Path, text: str, name: str = "trainer.py") -> str:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     return str(folder / name)
@@ -28,13 +28,13 @@ def written(folder: Path, text: str, name: str = "trainer.py") -> str:
 
 def test_harmless_imports_of_a_file_are_preimported(tmp_path: Path) -> None:
     text = TOP + "import transformers, lightning.pytorch\n\ndef f():\n    import torchvision\n"
-    assert modules_for([written(tmp_path, text)]) == ["scipy.stats", "sklearn.datasets", "torchvision"]
+    assert modules_for([write_file(tmp_path, text)]) == ["scipy.stats", "sklearn.datasets", "torchvision"]
     assert modules_for([]) == []
 
 
 def test_imports_of_its_modules_are_preimported(tmp_path: Path) -> None:
-    written(tmp_path, "import pandas\n", "data.py")
-    assert modules_for([written(tmp_path, "import data\n")]) == ["pandas"]
+    write_file(tmp_path, "import pandas\n", "data.py")
+    assert modules_for([write_file(tmp_path, "import data\n")]) == ["pandas"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_imports_of_its_modules_are_preimported(tmp_path: Path) -> None:
 def test_a_file_may_read_the_environment(tmp_path: Path, word: str) -> None:
     """Each process of a trainer that looked up where its data is imported scikit-learn anew, for a second."""
     text = f"import os, pandas\n\ndef f():\n    {word}\n"
-    assert modules_for([written(tmp_path, text)]) == ["pandas"]
+    assert modules_for([write_file(tmp_path, text)]) == ["pandas"]
 
 
 @pytest.mark.parametrize(
@@ -74,24 +74,24 @@ def test_a_file_may_read_the_environment(tmp_path: Path, word: str) -> None:
     ],
 )
 def test_nothing_is_preimported_if_a_file_may_change_the_environment(tmp_path: Path, word: str) -> None:
-    harmless = written(tmp_path / "a", "import pandas\n")
-    assert modules_for([harmless, written(tmp_path / "b", f"import os\n\ndef f():\n    {word}\n")]) == []
+    harmless = write_file(tmp_path / "a", "import pandas\n")
+    assert modules_for([harmless, write_file(tmp_path / "b", f"import os\n\ndef f():\n    {word}\n")]) == []
 
 
 def test_a_module_of_the_users_own_is_not_mistaken_for_a_package(tmp_path: Path) -> None:
-    written(tmp_path, "import os\n", "pandas.py")
-    assert modules_for([written(tmp_path, "import pandas\nimport scipy\n")]) == ["scipy"]
+    write_file(tmp_path, "import os\n", "pandas.py")
+    assert modules_for([write_file(tmp_path, "import pandas\nimport scipy\n")]) == ["scipy"]
 
 
 def test_an_unreadable_file_is_left_to_its_loader(tmp_path: Path) -> None:
-    broken = written(tmp_path / "a", "import (\n")
-    assert modules_for([str(tmp_path / "none.py"), broken, written(tmp_path / "b", "import scipy\n")]) == ["scipy"]
+    broken = write_file(tmp_path / "a", "import (\n")
+    assert modules_for([str(tmp_path / "none.py"), broken, write_file(tmp_path / "b", "import scipy\n")]) == ["scipy"]
 
 
 @pytest.mark.slow
 def test_torchvision_is_imported_beside_a_torch_without_its_operators(tmp_path: Path) -> None:
     """It failed there, and each process imported it again."""
-    trainer = written(tmp_path, "import torchvision\n")
+    trainer = write_file(tmp_path, "import torchvision\n")
     code = f"import sys; from stagetree.runtime.loading import import_for; import_for([{trainer!r}])"
     whether = "; sys.exit('torchvision.transforms' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code + whether], check=False).returncode == 0

@@ -49,7 +49,7 @@ class Small(Trainer):
 """
 
 
-def written(folder: Path, init: str = "pass", step: str = "pass", head: str = "") -> str:
+def write_trainer(folder: Path, init: str = "pass", step: str = "pass", head: str = "") -> str:
     path = folder / "trainer.py"
     path.write_text(HEAD + head + TRAINER.format(init=init, step=step))
     (folder / "data.txt").write_text("1\n2\n3\n")
@@ -97,7 +97,7 @@ UNSAFE = {
 
 @pytest.mark.parametrize("init", UNSAFE)
 def test_shared_resources_prevent_a_template(start: Start, tmp_path: Path, init: str) -> None:
-    process = build_template(start(), written(tmp_path, init))
+    process = build_template(start(), write_trainer(tmp_path, init))
     unsafe, files = process.call(PATIENT).become_template(fds=[2])
     assert unsafe and not files
     assert re.search(UNSAFE[init], unsafe), unsafe
@@ -114,13 +114,13 @@ def test_shared_resources_prevent_a_template(start: Start, tmp_path: Path, init:
     ],
 )
 def test_read_only_data_allows_a_template(start: Start, tmp_path: Path, init: str) -> None:
-    unsafe, files = build_template(start(), written(tmp_path, init)).call(PATIENT).become_template(fds=[2])
+    unsafe, files = build_template(start(), write_trainer(tmp_path, init)).call(PATIENT).become_template(fds=[2])
     assert not unsafe
     assert [Path(each).name for each in files] in ([], ["data.bin"], ["data.txt"])
 
 
 def test_a_fork_equals_a_process_that_builds_itself(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    path = written(tmp_path)
+    path = write_trainer(tmp_path)
     alone, template = build_template(start(), path), build_template(start(), path)
     template.call(PATIENT).become_template(fds=[2])
     first, second = run_fork(template, forks), run_fork(template, forks)
@@ -146,14 +146,16 @@ def test_memory_is_moved_into_large_pages_once_forks_have_cost_as_much(
 
 
 def test_forks_do_not_affect_each_other(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    path = written(tmp_path, step="self.drawn.append(next(SCALES))", head="SCALES = itertools.cycle([0.2, 0.7, 1.3])\n")
+    path = write_trainer(
+        tmp_path, step="self.drawn.append(next(SCALES))", head="SCALES = itertools.cycle([0.2, 0.7, 1.3])\n"
+    )
     template = build_template(start(), path)
     template.call(PATIENT).become_template(fds=[2])
     assert len({values(run_fork(template, forks), 2)["drawn"] for _ in range(3)}) == 1
 
 
 def test_a_killed_fork_leaves_its_template_usable(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = build_template(start(), written(tmp_path))
+    template = build_template(start(), write_trainer(tmp_path))
     template.call(PATIENT).become_template(fds=[2])
     first = run_fork(template, forks)
     first.kill()
@@ -162,7 +164,7 @@ def test_a_killed_fork_leaves_its_template_usable(start: Start, tmp_path: Path, 
 
 
 def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = build_template(start(), written(tmp_path))
+    template = build_template(start(), write_trainer(tmp_path))
     template.call(PATIENT).become_template(fds=[2])
     first = run_fork(template, forks)
     psutil.Process(template.pid).kill()
@@ -172,7 +174,7 @@ def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list
 
 
 def test_a_fork_survives_a_signal_to_the_workers_group(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = build_template(start(), written(tmp_path))
+    template = build_template(start(), write_trainer(tmp_path))
     template.call(PATIENT).become_template(fds=[2])
     first = run_fork(template, forks)
     assert values(first, 1)["seen"] == 1.0
@@ -186,7 +188,7 @@ def test_a_fork_survives_a_signal_to_the_workers_group(start: Start, tmp_path: P
     "step", ["pass", "self.kept = self.kept or open(os.path.join(HERE, 'out.txt'), 'w'); self.kept.write('x')"]
 )
 def test_a_fork_flushes_its_files(start: Start, tmp_path: Path, forks: list[Fork], step: str) -> None:
-    template = build_template(start(), written(tmp_path, step=step))
+    template = build_template(start(), write_trainer(tmp_path, step=step))
     template.call(PATIENT).become_template(fds=[2])
     values(run_fork(template, forks), 3)
     forks[-1].close()
@@ -197,7 +199,7 @@ def test_a_fork_flushes_its_files(start: Start, tmp_path: Path, forks: list[Fork
 def test_the_next_fork_is_made_while_one_trains_and_ends_with_its_template(
     start: Start, tmp_path: Path, forks: list[Fork]
 ) -> None:
-    process = build_template(start(), written(tmp_path))
+    process = build_template(start(), write_trainer(tmp_path))
     process.call(PATIENT).become_template(fds=[2])
     template = Template(process, b"", [])
     forks += [template.fork(), template.fork()]
@@ -217,7 +219,7 @@ def test_a_hanging_fork_is_killed_while_the_next_one_trains(
     wait = (
         "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
     )
-    process, templates = build_template(start(), written(tmp_path, step=wait)), Templates()
+    process, templates = build_template(start(), write_trainer(tmp_path, step=wait)), Templates()
     process.call(PATIENT).become_template(fds=[2])
     fork = Template(process, b"", []).fork()
     values(fork, 1)
@@ -235,7 +237,7 @@ def test_a_template_is_rebuilt_after_its_death_or_a_change_of_data(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     init = "self.drawn.append(float(open(os.path.join(HERE, 'data.txt')).readline()))"
-    path, templates = written(tmp_path, init), Templates()
+    path, templates = write_trainer(tmp_path, init), Templates()
     key = TemplateKey(source=None, trainer="small", args="{}", seed=7, determinism="strict", shards=0, parallel="tree")  # type: ignore[arg-type]
 
     def add() -> TrainerProcess:

@@ -62,7 +62,7 @@ class Given(Typo):
         type(self).use(hp)
 
 
-def trained(kind: type[Trainer], steps: int = 3) -> Model:
+def trained_model(kind: type[Trainer], steps: int = 3) -> Model:
     model = Model.build(kind, {}, 0, "cpu")
     for _ in range(steps):
         model.advance(HpTimeline(HP))
@@ -70,11 +70,11 @@ def trained(kind: type[Trainer], steps: int = 3) -> Model:
 
 
 def test_a_name_that_setup_does_not_read_is_reported() -> None:
-    assert trained(Typo).unread() == ["lr"]
+    assert trained_model(Typo).unread() == ["lr"]
 
 
 def test_a_name_that_a_step_reads_counts_as_read() -> None:
-    assert trained(Late).unread() == []
+    assert trained_model(Late).unread() == []
 
 
 def test_no_name_is_unread_before_the_first_step() -> None:
@@ -83,7 +83,7 @@ def test_no_name_is_unread_before_the_first_step() -> None:
 
 def test_our_own_reads_and_saves_do_not_count() -> None:
     """The trainer keeps the values: what looks at it for us goes through them."""
-    model = trained(Typo)
+    model = trained_model(Typo)
     with model.given.ignoring_reads():
         digest_held_values(model.trainer, [])
     model.save()
@@ -91,7 +91,7 @@ def test_our_own_reads_and_saves_do_not_count() -> None:
 
 
 def test_values_are_plain_once_all_are_read() -> None:
-    model = trained(Late)
+    model = trained_model(Late)
     model.set_up(HP)
     assert type(model.trainer.hp) is dict  # type: ignore[attr-defined]
 
@@ -124,7 +124,7 @@ EVERYTHING: list[Callable[[dict[str, Any]], Any]] = [
 
 @pytest.mark.parametrize("use", EVERYTHING)
 def test_iterating_over_values_reads_all(use: Callable[[dict[str, Any]], Any]) -> None:
-    assert trained(type("Given", (Given,), {"use": staticmethod(use)})).unread() == []
+    assert trained_model(type("Given", (Given,), {"use": staticmethod(use)})).unread() == []
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_iterating_over_values_reads_all(use: Callable[[dict[str, Any]], Any]) -
     [lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1)],
 )
 def test_a_lookup_reads_one_value(use: Callable[[dict[str, Any]], Any]) -> None:
-    assert trained(type("Given", (Given,), {"use": staticmethod(use)})).unread() == ["decay"]
+    assert trained_model(type("Given", (Given,), {"use": staticmethod(use)})).unread() == ["decay"]
 
 
 def test_setup_gets_a_dict_that_copies_to_a_plain_one() -> None:

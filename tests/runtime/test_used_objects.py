@@ -72,7 +72,7 @@ def timeline(**values: float) -> HpTimeline:
     return HpTimeline({name: {"family": "constant", "value": value} for name, value in values.items()})
 
 
-def trained(model: Model, hp: HpTimeline, until: int) -> Model:
+def train_until(model: Model, hp: HpTimeline, until: int) -> Model:
     while model.step < until:
         model.advance(hp)
     return model
@@ -92,10 +92,10 @@ def test_a_trial_resumes_in_an_object_that_trained_another(
     trainer: Callable[[], type[Trainer]], other: HpTimeline, own: HpTimeline, used: bool, at: int
 ) -> None:
     kind = trainer()
-    alone = trained(Model.build(kind, {}, 0, "cpu"), own, at)
+    alone = train_until(Model.build(kind, {}, 0, "cpu"), own, at)
     fd, _ = alone.save()
     here = Model.build(kind, {}, 0, "cpu")
     if used:
-        trained(here, other, 9)
+        train_until(here, other, 9)
     here.load(state_format.read(fd), own, at)
-    assert trained(here, own, 12).evaluate() == trained(alone, own, 12).evaluate()
+    assert train_until(here, own, 12).evaluate() == train_until(alone, own, 12).evaluate()
