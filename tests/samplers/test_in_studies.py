@@ -25,7 +25,7 @@ TUNERS: dict[str, dict[str, Any]] = {
 }
 
 
-def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
+def simulate(tuner: str, sampler: str, slots: int = 3) -> Simulator:
     """A completed study of a loss; a learning rate of 0.1 is best."""
 
     def measure(node: Node, step: int) -> e.Metrics:
@@ -43,7 +43,7 @@ def simulated(tuner: str, sampler: str, slots: int = 3) -> Simulator:
 @pytest.mark.parametrize("sampler", ["sobol", "halton", "tpe", "cmaes"])
 @pytest.mark.parametrize("tuner", list(TUNERS))
 def test_a_tuner_takes_its_configurations_from_any_sampler(tuner: str, sampler: str) -> None:
-    simulator = simulated(tuner, sampler)
+    simulator = simulate(tuner, sampler)
     study = simulator.plan.studies[STUDY]
     assert study.trials and study.active == 0
     assert len({str(trial.hp) for trial in study.trials}) > len(study.trials) // 2
@@ -54,7 +54,7 @@ def test_a_tuner_takes_its_configurations_from_any_sampler(tuner: str, sampler: 
 @pytest.mark.parametrize(("tuner", "whole"), [("sha", 16), ("hyperband", 9 + 5 + 3)])
 def test_synchronous_tuners_request_all_trials_before_the_first_result(tuner: str, whole: int) -> None:
     """The guide says so."""
-    events = simulated(tuner, "tpe").events
+    events = simulate(tuner, "tpe").events
     result = next(at for at, event in enumerate(events) if isinstance(event, e.Evaluated))
     asked = [event for event in events[:result] if isinstance(event, e.TrialAdded)]
     assert len(asked) == whole
@@ -63,7 +63,7 @@ def test_synchronous_tuners_request_all_trials_before_the_first_result(tuner: st
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "gp"])
 def test_a_restarted_server_makes_the_same_proposals(sampler: str) -> None:
-    events = simulated("asha", sampler, slots=2).events
+    events = simulate("asha", sampler, slots=2).events
     starts = [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]
     for at in (starts[len(starts) // 2], starts[-1]):
         plan = fold(events[:at])
@@ -77,7 +77,7 @@ def test_a_restarted_server_makes_the_same_proposals(sampler: str) -> None:
 
 
 def test_replay_never_calls_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulator = simulated("asha", "tpe")
+    simulator = simulate("asha", "tpe")
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     from app.search.samplers import optuna_sampler
 

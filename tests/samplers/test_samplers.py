@@ -47,7 +47,7 @@ def source(sampler: str, seen: list[TrialEvent] | None = None, **fields: Any) ->
     return made
 
 
-def proposed(made: Sampler, number: int) -> Proposal:
+def propose(made: Sampler, number: int) -> Proposal:
     found = made.propose(number)
     assert found is not None
     return found
@@ -70,7 +70,7 @@ def story(sampler: str, trials: int, **fields: Any) -> tuple[list[TrialEvent], l
     """A history in which results come two proposals late, some are replaced by later ones, and some trials fail."""
     made, seen, proposals = source(sampler, **fields), list[TrialEvent](), list[Proposal]()
     for number in range(trials):
-        proposals.append(proposed(made, number))
+        proposals.append(propose(made, number))
         news = [start(number, proposals[-1])]
         if number >= 2:
             late = number - 2
@@ -105,9 +105,9 @@ def test_a_proposal_is_a_function_of_seed_and_history(sampler: str) -> None:
     seen, proposals = story(sampler, trials)
     for number in (trials // 2, trials - 1):
         again = source(sampler, history_before(seen, number))
-        assert proposed(again, number) == proposals[number]
-        assert proposed(again, number) == proposals[number]
-    assert proposed(source(sampler, seed=4), 0) != proposals[0]
+        assert propose(again, number) == proposals[number]
+        assert propose(again, number) == proposals[number]
+    assert propose(source(sampler, seed=4), 0) != proposals[0]
 
 
 @pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
@@ -118,12 +118,12 @@ def test_where_is_respected(sampler: str) -> None:
     space = spec(sampler, where=where).search_space
     for proposal in proposals:
         assert space.allows({name: parse(value) for name, value in proposal.hp.items()})
-    assert proposed(source(sampler, history_before(seen, last), where=where), last) == proposals[last]
+    assert propose(source(sampler, history_before(seen, last), where=where), last) == proposals[last]
 
 
 @pytest.mark.parametrize("sampler", [*GUIDED, *QUASI])
 def test_recorded_choices_are_json_and_rebuild_the_configuration(sampler: str) -> None:
-    proposal = proposed(source(sampler), 0)
+    proposal = propose(source(sampler), 0)
     assert json.loads(json.dumps(proposal.reason)) == proposal.reason
     assert json.loads(json.dumps(proposal.hp)) == proposal.hp
     if sampler in GUIDED:
@@ -136,8 +136,8 @@ def test_a_space_without_a_choice_has_one_configuration(sampler: str) -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler, "distinct": False}
     made = source(sampler, space={"lr": 0.1, "bs": [64]}, tuner=tuner)
     assert (
-        proposed(made, 0).hp
-        == proposed(made, 1).hp
+        propose(made, 0).hp
+        == propose(made, 1).hp
         == {name: parse(v).to_json() for name, v in (("lr", 0.1), ("bs", 64))}
     )
 
@@ -148,7 +148,7 @@ def test_a_space_without_a_choice_has_one_configuration(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", QUASI)
 def test_points_fill_the_space_evenly(sampler: str) -> None:
     made = source(sampler, space={"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}})
-    points = [proposed(made, number).hp for number in range(64)]
+    points = [propose(made, number).hp for number in range(64)]
     cells = {tuple(int(point[name]["value"] * 4) for name in "ab") for point in points}
     assert len(cells) == 16
     for name in "ab":
@@ -159,8 +159,8 @@ def test_points_fill_the_space_evenly(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", QUASI)
 def test_points_do_not_depend_on_the_order_of_requests(sampler: str) -> None:
     one, other = source(sampler), source(sampler)
-    forwards = [proposed(one, number) for number in range(100)]
-    assert [proposed(other, number) for number in reversed(range(100))][::-1] == forwards
+    forwards = [propose(one, number) for number in range(100)]
+    assert [propose(other, number) for number in reversed(range(100))][::-1] == forwards
 
 
 @pytest.mark.parametrize("sampler", QUASI)
@@ -190,10 +190,10 @@ def test_gp_learns_from_four_results() -> None:
     def proposal_after(results: int, sign: float) -> Proposal:
         made = source("gp")
         for number in range(results):
-            proposal = proposed(made, number)
+            proposal = propose(made, number)
             made.observe(start(number, proposal))
             made.observe(result(number, sign * quality(proposal)))
-        return proposed(made, results)
+        return propose(made, results)
 
     assert proposal_after(3, 1.0) == proposal_after(3, -1.0)
     assert proposal_after(4, 1.0) != proposal_after(4, -1.0)
@@ -210,12 +210,12 @@ def test_where_trials_are_stopped_a_model_needs_three_results_of_each_parameter(
     def proposals_after(results: int, rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
         made = source(sampler, tuner=tuner)
         for number in range(results):
-            proposal = proposed(made, number)
+            proposal = propose(made, number)
             made.observe(start(number, proposal))
             for steps in rungs:
                 made.observe(result(number, sign * quality(proposal), steps))
         assert isinstance(made, Explains) and made.knowledge().enough == (enough if len(rungs) > 1 else 4)
-        return [proposed(made, number).hp for number in range(results, results + 10)]
+        return [propose(made, number).hp for number in range(results, results + 10)]
 
     assert proposals_after(enough - 1, [1, 3], 1.0) == proposals_after(enough - 1, [1, 3], -1.0)
     assert proposals_after(enough, [1, 3], 1.0) != proposals_after(enough, [1, 3], -1.0)
@@ -230,11 +230,11 @@ def test_a_third_is_random_where_trials_are_stopped_early(sampler: str, trials: 
         made: Any = source(sampler)
         made.learn([({"lr": 0.01, "wd.init": 0.5, "bs": 0}, {1: 0.1, 3: 0.2})])  # for a study that stopped trials
         for number in range(trials):
-            proposal = proposed(made, number)
+            proposal = propose(made, number)
             made.observe(start(number, proposal))
             for steps in rungs:
                 made.observe(result(number, sign * quality(proposal), steps))
-        return [proposed(made, number).hp for number in range(trials, trials + count)]
+        return [propose(made, number).hp for number in range(trials, trials + count)]
 
     def same_whatever_came_before(rungs: Sequence[int], count: int) -> int:
         good, bad = (proposals(rungs, sign, count) for sign in (1.0, -1.0))
@@ -248,7 +248,7 @@ def test_cma_es_learns_over_its_generations() -> None:
     space = {name: {"uniform": [0, 1]} for name in "ab"}
     made, mistakes = source("cmaes", space=space, mode="min"), list[float]()
     for number in range(120):
-        proposal = proposed(made, number)
+        proposal = propose(made, number)
         mistakes.append(sum((value - 0.8) ** 2 for value in proposal.reason["sample"].values()))
         made.observe(start(number, proposal))
         made.observe(result(number, mistakes[-1]))
@@ -267,7 +267,7 @@ def _optuna_trials(seen: list[TrialEvent], sampler: str = "tpe") -> dict[int, tu
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
 def test_optuna_is_told_all_results(sampler: str) -> None:
     made = source("tpe")
-    seen = [start(number, proposed(made, number)) for number in range(6)]
+    seen = [start(number, propose(made, number)) for number in range(6)]
     seen += [
         result(0, 0.5),
         result(0, 0.7, 3),
@@ -287,7 +287,7 @@ def test_trials_of_other_sources_are_not_told() -> None:
     seen = [
         TrialEvent(TrialEventKind.START, 0, 1, reason={"by": "tuner"}),
         result(0, 0.5),
-        start(1, proposed(source("tpe"), 1)),
+        start(1, propose(source("tpe"), 1)),
     ]
     assert _optuna_trials(seen) == {1: ("RUNNING", None)}
 
@@ -295,10 +295,10 @@ def test_trials_of_other_sources_are_not_told() -> None:
 def test_a_proposal_that_came_to_nothing_leaves_no_trace() -> None:
     seen, proposals = story("cmaes", 12)
     made = source("cmaes", history_before(seen, 8))
-    proposed(made, 8)
+    propose(made, 8)
     for event in [more := result(7, 0.1), *seen[len(history_before(seen, 8)) :]]:
         made.observe(event)
-    assert proposed(made, 12) == proposed(
+    assert propose(made, 12) == propose(
         source("cmaes", [*history_before(seen, 8), more, *seen[len(history_before(seen, 8)) :]]), 12
     )
     assert len(proposals) == 12
@@ -310,7 +310,7 @@ def test_random_sampling_takes_over_after_refused_proposals(monkeypatch: pytest.
     seen, proposals = story("tpe", 12, where=where)
     assert any(proposal.reason["asked"] == 2 for proposal in proposals)
     assert all(proposal.reason["sample"]["lr"] < 0.0003 for proposal in proposals)
-    assert proposed(source("tpe", history_before(seen, 11), where=where), 11) == proposals[11]
+    assert propose(source("tpe", history_before(seen, 11), where=where), 11) == proposals[11]
 
 
 # ------------------------------------------------------------------------------------------------------- without Optuna
@@ -356,11 +356,11 @@ KNOWN = [{"lr": 0.01, "wd": {"family": "exponential", "init": 0.3, "gamma": 0.9}
 def test_known_trials_come_first_and_change_no_later_random_sample(sampler: str) -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": sampler}
     with_known, without = source(sampler, tuner={**tuner, "first": KNOWN}), source(sampler)
-    first = proposed(with_known, 0)
+    first = propose(with_known, 0)
     assert first.hp["lr"]["value"] == 0.01 and first.hp["bs"]["value"] == 64
     assert first.reason["first"] == 0
     if sampler not in GUIDED:
-        assert proposed(with_known, 1).hp == proposed(without, 0).hp
+        assert propose(with_known, 1).hp == propose(without, 0).hp
 
 
 @pytest.mark.parametrize("sampler", BY_OPTUNA)
@@ -369,23 +369,23 @@ def test_learning_samplers_use_known_trials(sampler: str) -> None:
     known = [{**KNOWN[0], "lr": 0.01 * (1 + n / 100)} for n in range(40)]
     made = source(sampler, tuner={**tuner, "num_trials": 60, "first": known})
     for number in range(40):
-        proposal = proposed(made, number)
+        proposal = propose(made, number)
         made.observe(start(number, proposal))
         made.observe(result(number, quality(proposal)))
-    learned = proposed(made, 40)
+    learned = propose(made, 40)
     assert learned.reason["asked"] >= 1 and "sample" in learned.reason
     mirror = made.then.mirror  # type: ignore[attr-defined]
-    assert [trial.value for trial in mirror.study.trials[:40]] == [quality(proposed(made, n)) for n in range(40)]
+    assert [trial.value for trial in mirror.study.trials[:40]] == [quality(propose(made, n)) for n in range(40)]
 
 
 def test_known_trials_outside_the_space_run() -> None:
     tuner = {"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "sampler": "tpe"}
     made = source("tpe", tuner={**tuner, "first": [{**KNOWN[0], "lr": 5.0}]})
-    proposal = proposed(made, 0)
+    proposal = propose(made, 0)
     assert proposal.hp["lr"]["value"] == 5.0 and "sample" not in proposal.reason
     made.observe(start(0, proposal))
     made.observe(result(0, 1.0))
-    assert "sample" in proposed(made, 1).reason
+    assert "sample" in propose(made, 1).reason
 
 
 def test_tpe_models_each_parameter_by_itself() -> None:
@@ -413,7 +413,7 @@ def test_results_of_one_rung_are_in_one_model() -> None:
     seen, proposals = list[TrialEvent](), source("random")
     for number in range(12):
         sample = {"lr": 0.01 * (number + 1), "wd.init": 0.5, "bs": 0}
-        event = start(number, Proposal(proposed(proposals, number).hp, {"sample": sample, "asked": 0}))
+        event = start(number, Proposal(propose(proposals, number).hp, {"sample": sample, "asked": 0}))
         seen += [event, result(number, float(number))]
     by_rung = asha_tuner() | {"per_rung": True}
     told = optuna_sampler.OptunaMirror(spec("tpe", tuner=by_rung), "tpe")
@@ -436,7 +436,7 @@ def test_results_of_one_rung_are_in_one_model() -> None:
 def test_every_result_counts_for_tpe_by_the_steps_reached_and_the_value_there() -> None:
     """So a trial that was stopped early counts as a bad one, and a failed one as the worst."""
     made = source("tpe")
-    seen = [start(number, proposed(made, number)) for number in range(5)]
+    seen = [start(number, propose(made, number)) for number in range(5)]
     seen += [result(0, 0.9), result(1, 0.5), result(1, 0.4, 9), result(2, 0.3), result(2, 0.2, 3)]
     seen += [TrialEvent(TrialEventKind.STOP, 0, 1), TrialEvent(TrialEventKind.FAIL, 3, 1)]
     told = optuna_sampler.OptunaMirror(spec("tpe", tuner=asha_tuner()), "tpe")
@@ -452,7 +452,7 @@ def test_a_proposal_is_a_function_of_history_at_any_rung(sampler: str, fields: d
     tuner = asha_tuner(sampler) | fields
     seen, proposals = story(sampler, 16, tuner=tuner)
     for number in (9, 15):
-        assert proposed(source(sampler, history_before(seen, number), tuner=tuner), number) == proposals[number]
+        assert propose(source(sampler, history_before(seen, number), tuner=tuner), number) == proposals[number]
 
 
 def test_per_rung_is_refused_for_other_samplers() -> None:

@@ -82,15 +82,15 @@ def test_no_enqueued_trial_is_drawn_again(told: list[Any], later: list[Any], gon
     world = simulator(spec({**asha(sampler), "distinct": True}, space=LISTED, suggestions=told), slots=1)
     world.advance()
     world.advance()
-    had = [keyed(trial.hp) for trial in world.plan.studies[STUDY].trials]
-    suggest(world, *(each for each in later if len(each) == 1 or keyed(each) not in had))
+    had = [hp_key(trial.hp) for trial in world.plan.studies[STUDY].trials]
+    suggest(world, *(each for each in later if len(each) == 1 or hp_key(each) not in had))
     before = world.plan.studies[STUDY]
     for number in sorted(gone & set(before.open_suggestions()) - before.trials_by_suggestion().keys()):
         world.give(c.WithdrawSuggestion(study=STUDY, suggestion=number, at=world.now))
     world.run()
     study = world.plan.studies[STUDY]
     assert len(study.trials) == 12 and tuple(study.trials_by_suggestion()) == study.open_suggestions()
-    repeated = 12 - len({keyed(trial.hp) for trial in study.trials})
+    repeated = 12 - len({hp_key(trial.hp) for trial in study.trials})
     whole = sum(len(each.hp) == 3 for each in study.suggestions)
     assert repeated <= whole, "a partial one may have been completed to a later complete one"
     found = replay(numbered_events(world.events), STUDY)
@@ -114,7 +114,7 @@ def test_withdrawn_trials_do_not_run() -> None:
     assert replay(numbered_events(world.events), STUDY).identical
 
 
-def keyed(hp: dict[str, Any]) -> Any:
+def hp_key(hp: dict[str, Any]) -> Any:
     return configuration_key({name: parse(each) for name, each in hp.items()}, 8)
 
 

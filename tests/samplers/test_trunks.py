@@ -62,7 +62,7 @@ def loss(node: Node, step: int) -> e.Metrics:
     return {"loss": abs(node.hp["lr"]["decay"] - 6) / 10 + node.hp["wd"]["value"] / 1e3 + 1 / step}
 
 
-def simulated(slots: int = 1, keep_every: int | None = 2, **fields: Any) -> Simulator:
+def simulate(slots: int = 1, keep_every: int | None = 2, **fields: Any) -> Simulator:
     simulator = Simulator(slots=slots, measure=loss, keep_every=keep_every)
     simulator.submit(STUDY, spec(**fields).to_json())
     simulator.run()
@@ -90,7 +90,7 @@ def test_the_price_of_a_trial_equals_its_trained_steps(before: list[Any], then: 
 
 
 def test_branches_cost_the_proposed_price() -> None:
-    simulator = simulated()
+    simulator = simulate()
     study = simulator.plan.studies[STUDY]
     priced = [trial for trial in study.trials if "price" in trial.reason]
     assert len(study.trials) == 12 and len(priced) == 12 - DRAWN_FIRST["trunks"]
@@ -104,7 +104,7 @@ def test_branches_cost_the_proposed_price() -> None:
     ("slots", "fields"), [(1, {}), (3, {}), (1, {"max_total_steps": 112}), (3, {"max_total_steps": 148})]
 )
 def test_a_restarted_server_makes_the_same_proposals(slots: int, fields: dict[str, Any]) -> None:
-    simulator = simulated(slots, **fields)
+    simulator = simulate(slots, **fields)
     events = simulator.events
     assert replay(enumerate(events), STUDY).identical
     for at in [at for at, event in enumerate(events) if isinstance(event, e.TrialAdded)]:
@@ -119,7 +119,7 @@ def test_a_restarted_server_makes_the_same_proposals(slots: int, fields: dict[st
 
 def test_trials_above_the_remaining_budget_are_passed_over() -> None:
     """A trial that the budget cuts off has no result. Once a trial of 20 steps began when 7 steps were left."""
-    study = simulated(max_total_steps=134, tuner={"num_trials": 40}).plan.studies[STUDY]
+    study = simulate(max_total_steps=134, tuner={"num_trials": 40}).plan.studies[STUDY]
     assert all(trial.state == TrialState.COMPLETED for trial in study.trials)
     assert study.executed == 134
 
@@ -127,7 +127,7 @@ def test_trials_above_the_remaining_budget_are_passed_over() -> None:
 @pytest.mark.parametrize("fields", [{"max_total_steps": 130}, {"max_total_steps": 130, "merge": False}])
 def test_a_budget_that_pays_for_nothing_new_ends_the_study(fields: dict[str, Any]) -> None:
     """Configurations that may be sampled again are free, and would be proposed until `num_trials`."""
-    study = simulated(**fields, tuner={"num_trials": 40}).plan.studies[STUDY]
+    study = simulate(**fields, tuner={"num_trials": 40}).plan.studies[STUDY]
     assert study.executed == 130 and study.ending["by"] == "max_total_steps" and len(study.trials) < 40
 
 
@@ -150,20 +150,20 @@ def test_the_remaining_budget_excludes_trained_and_requested_steps(slots: int, d
 
 
 def test_a_study_that_does_not_merge_pays_for_every_step() -> None:
-    study = simulated(merge=False).plan.studies[STUDY]
+    study = simulate(merge=False).plan.studies[STUDY]
     assert {trial.reason["price"] for trial in study.trials if "price" in trial.reason} == {20}
 
 
 @pytest.mark.slow
 def test_a_model_of_all_rungs_proposes() -> None:
     """The first trials are random, and a third of the others."""
-    study = simulated(slots=2, tuner={"min_steps": 5, "num_trials": 20, "eta": 2}).plan.studies[STUDY]
+    study = simulate(slots=2, tuner={"min_steps": 5, "num_trials": 20, "eta": 2}).plan.studies[STUDY]
     assert len(study.trials) == 20 and sum("price" in trial.reason for trial in study.trials) > (20 - 4) / 2
 
 
 def test_an_exhausted_space_has_no_further_proposal() -> None:
     space = {"lr": {**WSD, "decay": {"choice": [2, 4, 6]}}, "wd": [0.1, 0.2]}
-    study = simulated(space=space, tuner={"distinct": True}).plan.studies[STUDY]
+    study = simulate(space=space, tuner={"distinct": True}).plan.studies[STUDY]
     assert len(study.trials) == 6
 
 
@@ -260,20 +260,20 @@ def test_the_model_knows_which_part_of_a_trial_a_value_changes(monkeypatch: pyte
     """A choice is compared with another option, not with itself. Values that differ after a rung do not affect it."""
     told_of = list[Any]()
 
-    def fitted(*arguments: Any) -> gaussian.GaussianProcess:
+    def fit_and_record(*arguments: Any) -> gaussian.GaussianProcess:
         told_of.append(arguments[3])
         return gaussian.fit_process(*arguments)
 
-    monkeypatch.setattr(step_model, "fit_process", fitted)
+    monkeypatch.setattr(step_model, "fit_process", fit_and_record)
     space = {"lr": SPACE["lr"], "wd": {"choice": [0.1, 0.2]}}
-    simulated(space=space)
+    simulate(space=space)
     places = Space(space, steps=20).parameters()
     for changed in told_of:
         by_place = dict(zip(places, changed, strict=True))
         assert by_place["lr.peak"] >= 0.95 and by_place["wd"] == 1
         assert 0.05 <= by_place["lr.shape"] < 0.7 and by_place["lr.decay"] < 0.7
     told_of.clear()
-    simulated(space=space, tuner={"min_steps": 5, "eta": 5, "num_trials": 5, "max_steps": 20})
+    simulate(space=space, tuner={"min_steps": 5, "eta": 5, "num_trials": 5, "max_steps": 20})
     assert any(changed[list(places).index("lr.shape")] == 0.05 for changed in told_of)
 
 
