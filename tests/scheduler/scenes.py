@@ -192,7 +192,7 @@ class Scene:
         """Of the chains that have ended."""
         return [event.outcome for event in self.events(e.ChainEnded)]
 
-    def assigned(self) -> list[tuple[int, int]]:
+    def assigned_stages(self) -> list[tuple[int, int]]:
         """From where to where the stages go that were given to slots."""
         return [(stage.start, stage.end) for event in self.events(e.ChainAssigned) for stage in event.stages]
 

@@ -26,7 +26,7 @@ EVERY = st.sampled_from([None, 1, 3])
 SLOTS = st.integers(1, 4)
 
 
-def trained(tuner: Json, every: int | None, slots: int = 1, **workers: Any) -> ToyWorkers:
+def finish_study(tuner: Json, every: int | None, slots: int = 1, **workers: Any) -> ToyWorkers:
     """A finished study of which nothing was proven but its first hand-over."""
     found = proving(slots, sees_stray=False, **workers)
     space: Json = {"space": {"lr": {"uniform": [0.1, 1.0]}}} if tuner["kind"] == "asha" else {}
@@ -65,7 +65,7 @@ def hand_overs(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
     return {(each.stages[0].node, each.stages[0].start) for each in chains if each.stages[0].start}
 
 
-def crossed(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
+def compared_hand_overs(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
     """The same of those inside a comparison that began at step 0 and had no break."""
     plan, whole = workers.scene.plan(), set[str]()
     for chain in workers.scene.events(e.ChainAssigned):
@@ -82,7 +82,7 @@ def crossed(workers: ToyWorkers) -> set[tuple[NodeId, int]]:
 @given(ends=PLACES, late=st.integers(1, 18), every=EVERY, slots=SLOTS)
 def test_an_audit_finds_late_faults(ends: list[int], late: int, every: int | None, slots: int) -> None:
     """A comparison that began at a kept state broke where the other way had broken, and both were wrong alike."""
-    workers = trained(ladder(*ends, steps=18), every, slots, forgets=True, late=late)
+    workers = finish_study(ladder(*ends, steps=18), every, slots, forgets=True, late=late)
     audit(workers)
     is_wrong = any(wrong(workers))
     assert workers.scene.plan().first_difference is not None or not is_wrong
@@ -91,7 +91,7 @@ def test_an_audit_finds_late_faults(ends: list[int], late: int, every: int | Non
 @max_examples(30)
 @given(late=st.integers(1, 18), every=EVERY, slots=SLOTS, share=st.floats(0, 1))
 def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | None, slots: int, share: float) -> None:
-    workers = trained(ASHA, every, slots, forgets=True, late=late)
+    workers = finish_study(ASHA, every, slots, forgets=True, late=late)
     forget(workers, share)
     audit(workers)
     is_wrong = any(wrong(workers))
@@ -103,7 +103,7 @@ def test_where_states_are_deleted_metrics_are_compared(late: int, every: int | N
 def test_a_right_trainer_is_exact_in_every_trial(
     ends: list[int], late: int, every: int | None, slots: int, share: float, asha: bool
 ) -> None:
-    workers = trained(ASHA if asha else ladder(*ends, steps=18), every, slots, late=late)
+    workers = finish_study(ASHA if asha else ladder(*ends, steps=18), every, slots, late=late)
     forget(workers, share)
     audit(workers)
     plan, study = workers.scene.plan(), workers.scene.study()
@@ -125,13 +125,13 @@ def trials(draw: st.DrawFn) -> Json:
 @max_examples(60)
 @given(tuner=st.one_of(trials(), st.just(ASHA)), every=EVERY, slots=SLOTS)
 def test_each_hand_over_is_crossed_from_step_0_without_a_break(tuner: Json, every: int | None, slots: int) -> None:
-    workers = trained(tuner, every, slots)
+    workers = finish_study(tuner, every, slots)
     audit(workers)
-    assert hand_overs(workers) <= crossed(workers)
+    assert hand_overs(workers) <= compared_hand_overs(workers)
 
 
 def test_an_audit_repeats_no_comparison() -> None:
-    workers = trained(ladder(4, 6, 8), None)
+    workers = finish_study(ladder(4, 6, 8), None)
     audit(workers)
     before = workers.scene.study().proof_steps
     audit(workers)
@@ -141,7 +141,7 @@ def test_an_audit_repeats_no_comparison() -> None:
 def test_a_trial_that_ends_on_the_way_of_another_costs_nothing() -> None:
     """One trained in one go needs no comparison, and a shorter one has it on the way of the longer one."""
     tuner = {"kind": "trials", "trials": [{"hp": {"lr": 1.0}, "steps": at} for at in (4, 8, 12)]}
-    workers = trained(tuner, None)
+    workers = finish_study(tuner, None)
     audit(workers)
     whole = [each for each in workers.scene.events(e.ChainAssigned) if each.proof == VerificationKind.WHOLE]
     assert len(whole) <= 1
@@ -149,7 +149,7 @@ def test_a_trial_that_ends_on_the_way_of_another_costs_nothing() -> None:
 
 def test_an_audit_is_not_over_while_another_kind_of_device_is_busy() -> None:
     """On the device that is free nothing can be compared, and on the other one all of it."""
-    workers = trained(ladder(4, 6, 8), None)
+    workers = finish_study(ladder(4, 6, 8), None)
     scene = workers.scene
     workers.cannot_compare = "tpu"
     scene.register("gpu0", trainers={"toy": "1", "only": "1"})

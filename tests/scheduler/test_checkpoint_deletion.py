@@ -82,7 +82,7 @@ class Deleting:
         self.retention.look()
         return {*self.plans.looked_at}
 
-    def kept(self, plan: str) -> list[str]:
+    def kept_keys(self, plan: str) -> list[str]:
         return [kept.key for kept in checkpoint_needs.checkpoints(self.scene.plan(plan))]
 
 
@@ -121,7 +121,7 @@ def test_nothing_goes_for_the_budget_before_all_plans_were_looked_at() -> None:
     assert (first.objects, first.is_done) == (0, False)
     second = world.retention.look()
     assert (second.objects, second.bytes, second.is_done) == (len(plans), len(plans), True)
-    assert not any(map(world.kept, plans))
+    assert not any(map(world.kept_keys, plans))
 
 
 def test_so_many_go_in_one_look_and_the_budget_is_not_despaired_of_before_the_last() -> None:
@@ -170,7 +170,7 @@ def test_no_more_plans_are_looked_at_than_it_takes() -> None:
         world.train(name, trials=6)
     world.retention.survey()
     assert world.looks() == {"old"}
-    assert (len(world.kept("old")), len(world.kept("new"))) == (2, 6)
+    assert (len(world.kept_keys("old")), len(world.kept_keys("new"))) == (2, 6)
 
 
 def test_that_the_budget_cannot_be_held_is_said_until_it_can() -> None:
@@ -199,7 +199,7 @@ def test_of_what_nothing_may_go_is_not_chosen_again_until_something_happens(monk
     assert len(chosen) == 2
     world.train("c", keep_best=0, plan="b")
     world.retention.look()
-    assert len(chosen) == 3 and len(world.kept("b")) == 1
+    assert len(chosen) == 3 and len(world.kept_keys("b")) == 1
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -246,7 +246,7 @@ def test_garbage_frees_its_bytes_once() -> None:
     world.give_up("gone", plan="plan")
     world.retention.survey()
     (chosen,) = world.retention.choose().values()
-    assert {kept.key for kept in chosen} == set(world.kept("plan"))
+    assert {kept.key for kept in chosen} == set(world.kept_keys("plan"))
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["before it was looked at", "after that"])
@@ -261,7 +261,7 @@ def test_a_plan_that_cannot_be_folded_keeps_what_it_has_and_holds_up_no_other(is
     world.scene.records.log.append("lame", [unknown], expected=None, at=0.0)
     assert world.retention.look().objects == 1
     assert world.retention.look().objects == 0
-    assert world.kept("sound") == []
+    assert world.kept_keys("sound") == []
 
 
 def test_a_plan_that_cannot_be_used_when_it_comes_to_deleting_holds_up_no_other() -> None:
@@ -279,7 +279,7 @@ def test_a_plan_that_cannot_be_used_when_it_comes_to_deleting_holds_up_no_other(
 
     world.plans.holding = some  # type: ignore[method-assign]
     assert world.retention.look().objects == 1
-    assert world.kept("sound") == []
+    assert world.kept_keys("sound") == []
 
 
 @pytest.mark.parametrize("fact", [e.CheckpointReleased, e.CheckpointDropped])
@@ -296,7 +296,7 @@ def test_a_plan_that_is_archived_in_that_moment_holds_up_no_other(fact: type) ->
 
     world.scene.records.before_write = put_away
     assert world.retention.look().objects == 1
-    assert world.kept("sound") == []
+    assert world.kept_keys("sound") == []
 
 
 @pytest.mark.parametrize(("problem", "looks"), [(FileNotFoundError("no such object"), 1), (OSError("no route"), 2)])

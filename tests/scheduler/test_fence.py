@@ -74,7 +74,7 @@ class Fault:
         patch.setattr(*where, raising)
 
 
-def made(policy: str = "fair_share", **more: Any) -> Scene:
+def make_scene(policy: str = "fair_share", **more: Any) -> Scene:
     """A lame study and a sound one, of two plans whose trainers are on slots of their own."""
     scene = Scene(slots=0, policy=POLICIES[policy], turn_seconds=60.0, **more)
     for slot, trainer in (("gpu0", "lame"), ("gpu1", "toy")):
@@ -93,15 +93,15 @@ def history(scene: Scene) -> dict[int, list[TrialEvent]]:
 @pytest.fixture(scope="module")
 def calm() -> dict[int, list[TrialEvent]]:
     """What happened to the sound study beside a study without an error."""
-    scene = made()
+    scene = make_scene()
     scene.run()
     assert scene.study(LAME, PLAN).state == scene.study("sound", "sound-plan").state == "completed"
     return history(scene)
 
 
-def begun(fault: Fault, is_late: bool) -> Scene:
+def run_with_fault(fault: Fault, is_late: bool) -> Scene:
     """A scene in which the fault is on from the start, or from when a chain of each study is under way."""
-    scene = made()
+    scene = make_scene()
     fault.is_on = not is_late
     scene.scheduler.tick()
     fault.is_on = True
@@ -114,7 +114,7 @@ def begun(fault: Fault, is_late: bool) -> Scene:
 
 
 @pytest.fixture(scope="module")
-def called() -> dict[bool, set[Place]]:
+def lame_study_calls() -> dict[bool, set[Place]]:
     """The calls for the lame study during which the fault would be on. In other places a fault changes nothing."""
     return {is_late: calls_for_lame(is_late) for is_late in (False, True)}
 
@@ -131,20 +131,20 @@ def calls_for_lame(is_late: bool) -> set[Place]:
                 return _called(*given, **named)
 
             patch.setattr(*where, noting)
-        begun(watch, is_late)
+        run_with_fault(watch, is_late)
     return seen
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["from the start", "under way"])
 @pytest.mark.parametrize("where", CALLS, ids=lambda where: f"{where[0].__name__.rpartition('.')[2]}.{where[1]}")
 def test_any_error_in_the_work_of_one_study_changes_no_history_of_another(
-    where: Place, is_late: bool, calm: object, called: dict[bool, set[Place]], monkeypatch: pytest.MonkeyPatch
+    where: Place, is_late: bool, calm: object, lame_study_calls: dict[bool, set[Place]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if where not in called[is_late]:
+    if where not in lame_study_calls[is_late]:
         return
     fault = Fault(KeyError("an error of ours"))
     fault.put(where, monkeypatch)
-    scene = begun(fault, is_late)
+    scene = run_with_fault(fault, is_late)
     assert fault.times
     assert scene.study("sound", "sound-plan").state == "completed"
     assert history(scene) == calm
@@ -157,10 +157,10 @@ def test_any_error_in_the_work_of_one_study_changes_no_history_of_another(
     assert not scene.scheduler.problems()
 
 
-def test_the_calls_are_those_of_a_tick(called: dict[bool, set[Place]]) -> None:
+def test_the_calls_are_those_of_a_tick(lame_study_calls: dict[bool, set[Place]]) -> None:
     """Or the test before would hold for nothing."""
     asked = {(tuning, "decide"), (assignment, "place"), (sharing, "share_requests"), (Ports, "transact")}
-    for seen in called.values():
+    for seen in lame_study_calls.values():
         assert asked <= seen and len(seen) > 40
 
 
@@ -189,7 +189,7 @@ def test_an_error_with_one_study_does_not_concern_another_of_its_plan(error: Exc
 
 
 def test_an_error_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    scene = made(make_costs=failing(OverflowError("a number too large")))
+    scene = make_scene(make_costs=failing(OverflowError("a number too large")))
     for _ in range(3):
         scene.scheduler.tick()
     found = [record for record in caplog.records if "OverflowError" in record.getMessage()]
@@ -200,13 +200,13 @@ def test_an_error_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFix
 
 
 def test_an_outage_is_not_an_error_of_a_study() -> None:
-    scene = made(make_costs=failing(AWAY))
+    scene = make_scene(make_costs=failing(AWAY))
     assert not scene.scheduler.tick()
     assert not scene.scheduler.problems()
 
 
 def test_a_strict_fence_raises_errors_again() -> None:
-    scene = made(make_costs=failing(ZeroDivisionError()), fence=Fence(is_strict=True))
+    scene = make_scene(make_costs=failing(ZeroDivisionError()), fence=Fence(is_strict=True))
     with pytest.raises(ZeroDivisionError):
         scene.scheduler.tick()
 

@@ -128,7 +128,7 @@ def test_a_worker_that_the_broker_did_not_take_the_invitation_of_is_invited_agai
 # ------------------------------------------------------------------------------------------------ waiting
 
 
-def held(at: Scene, ranks: int = 2) -> None:
+def make_gang_wait(at: Scene, ranks: int = 2) -> None:
     """One of two slots is busy with a long stage, and a gang waits for both."""
     at.submit(trials(100), name="alone", plan="other", opened=OPENED)
     at.scheduler.tick()
@@ -139,7 +139,7 @@ def held(at: Scene, ranks: int = 2) -> None:
 
 def test_slots_are_held_for_a_gang() -> None:
     at = scene({"a": 2})
-    held(at)
+    make_gang_wait(at)
     at.submit(rates(0.2, steps=5000), name="later", plan="third", opened=OPENED)
     at.scheduler.tick()
     assert at.events(e.ChainAssigned, plan="third") == []
@@ -150,7 +150,7 @@ def test_slots_are_held_for_a_gang() -> None:
 
 def test_work_no_longer_needed_holds_no_slot() -> None:
     at = scene({"a": 2})
-    held(at)
+    make_gang_wait(at)
     at.give(c.CancelStudy(study="study", at=at.at))  # type: ignore[arg-type]
     at.submit(rates(0.2, steps=5000), name="later", plan="third", opened=OPENED)
     at.scheduler.tick()
@@ -243,7 +243,7 @@ def test_out_of_memory_on_another_kind_does_not_count() -> None:
 # ------------------------------------------------------------------------------------------------ what goes wrong
 
 
-def begun() -> Scene:
+def start_gang() -> Scene:
     """A gang of two that has begun."""
     at = scene({"a": 2})
     submit(at, 10, ranks=2)
@@ -254,7 +254,7 @@ def begun() -> Scene:
 
 
 def test_a_lost_member_ends_the_chain_without_blame() -> None:
-    at = begun()
+    at = start_gang()
     at.at += LEASE - 1
     at.touch("a-gpu0")
     at.beat("chain0", 5)
@@ -272,7 +272,7 @@ def test_a_lost_member_ends_the_chain_without_blame() -> None:
 
 
 def test_a_member_with_another_worker_is_lost_at_once() -> None:
-    at = begun()
+    at = start_gang()
     with at.records.write() as rows:
         rows.slots.take("a-gpu1", "berta", instead_of="anna", device="x", host="a", pid=2, kind="H200")
         rows.slots.describe("a-gpu1", "berta", trainers={"toy": "1"}, note=None)
@@ -282,7 +282,7 @@ def test_a_member_with_another_worker_is_lost_at_once() -> None:
 
 
 def test_a_lost_leader_frees_its_members_with_its_lease() -> None:
-    at = begun()
+    at = start_gang()
     at.scheduler.tick()
     at.expire("a-gpu1")
     at.scheduler.tick()
@@ -291,7 +291,7 @@ def test_a_lost_leader_frees_its_members_with_its_lease() -> None:
 
 
 def test_a_member_that_leaves_in_order_ends_nothing_before_the_step_is_done() -> None:
-    at = begun()
+    at = start_gang()
     with at.records.write() as rows:
         rows.slots.retire("a-gpu1", "anna")
     at.scheduler.tick()

@@ -26,7 +26,7 @@ class Counted(Plans):
             yield plan
 
 
-def watched(scene: Scene) -> Counted:
+def watch_plans(scene: Scene) -> Counted:
     """The plans of a scheduler that is started now."""
     plans = Counted(scene.records.log)
     plans.looked_at = []
@@ -39,7 +39,7 @@ def test_unchanged_plans_are_not_read() -> None:
     scene = Scene()
     for plan in ("a", "b", "c"):
         scene.submit(EXTERNAL, f"study-{plan}", plan)
-    plans = watched(scene)
+    plans = watch_plans(scene)
     scene.scheduler.tick()
     plans.looked_at.clear()
     scene.scheduler.tick()

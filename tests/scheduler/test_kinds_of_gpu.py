@@ -21,7 +21,7 @@ def cluster(**kinds: str) -> Scene:
     return scene
 
 
-def assigned(scene: Scene) -> list[tuple[str, int]]:
+def assignments(scene: Scene) -> list[tuple[str, int]]:
     """To which slot each chain went, and where it began."""
     return [(event.slot, event.stages[0].start) for event in scene.events(e.ChainAssigned)]
 
@@ -74,7 +74,7 @@ def test_a_trial_stays_on_the_kind_on_which_it_began() -> None:
     scene.register("gpu1", kind=H100)
     scene.train()
     scene.run()
-    assert [slot for slot, _ in assigned(scene)] == ["gpu0", "gpu0"]
+    assert [slot for slot, _ in assignments(scene)] == ["gpu0", "gpu0"]
     assert scene.study().is_final
 
 
@@ -87,14 +87,14 @@ def test_a_trial_may_change_between_the_kinds_that_its_study_names() -> None:
     with scene.records.write() as rows:
         rows.slots.retire("gpu0", "anna")
     scene.run()
-    assert [slot for slot, _ in assigned(scene)] == ["gpu0", "gpu1"]
+    assert [slot for slot, _ in assignments(scene)] == ["gpu0", "gpu1"]
 
 
 def test_a_trial_may_start_on_any_kind_and_stays_on_it() -> None:
     scene = cluster(gpu0=A100, gpu1=H100)
     scene.submit(rates(0.1, 0.2, 0.3, 0.4))
     scene.run()
-    assert {slot for slot, _ in assigned(scene)} == {"gpu0", "gpu1"}
+    assert {slot for slot, _ in assignments(scene)} == {"gpu0", "gpu1"}
 
 
 @pytest.mark.parametrize("kinds", [("CPU", "CPU"), ("", A100), ("GPU", "CPU")])
@@ -120,8 +120,8 @@ def test_a_later_study_of_several_kinds_resumes_from_trained_steps() -> None:
         rows.slots.retire("gpu0", "anna")
     scene.register("gpu1", kind=H100)
     scene.scheduler.tick()
-    assert assigned(scene) == [("gpu0", 0)], "it waits for another A100"
+    assert assignments(scene) == [("gpu0", 0)], "it waits for another A100"
     scene.submit(BRANCHING, "wider", devices=["A100", "H100"])
     scene.run()
-    assert [slot for slot, _ in assigned(scene)] == ["gpu0", "gpu1"] and assigned(scene)[1][1] == 4
+    assert [slot for slot, _ in assignments(scene)] == ["gpu0", "gpu1"] and assignments(scene)[1][1] == 4
     assert scene.study("wider").is_final

@@ -27,7 +27,7 @@ def test_what_a_worker_has_passed_is_trained_anew(seen: list[int]) -> None:
     for step in seen[1:]:
         scene.beat(chain, step)
     scene.scheduler.tick()
-    assert scene.assigned() == [(0, 10), (0, 4)]
+    assert scene.assigned_stages() == [(0, 10), (0, 4)]
 
 
 def test_a_worker_is_told_only_what_is_new_for_it() -> None:
@@ -52,7 +52,7 @@ def test_what_a_worker_will_pass_or_is_about_to_report_is_not() -> None:
         assert rows.chains.flags(chain, FENCE).extra_eval_steps == (4,)
     scene.beat(chain, 6, 4)
     scene.scheduler.tick()
-    assert scene.assigned() == [(0, 10)]
+    assert scene.assigned_stages() == [(0, 10)]
 
 
 HALVES: Any = {"family": "values", "values": [0.1, 0.2], "milestones": [4]}
@@ -82,7 +82,7 @@ def test_what_is_not_on_its_way_in_the_trunk_is_given_at_once(step: int, stage: 
     scene = on_the_way(step)
     scene.submit(trials(step), "late")
     scene.scheduler.tick()
-    assert scene.assigned()[2:] == [stage]
+    assert scene.assigned_stages()[2:] == [stage]
 
 
 HAPPENS = st.sampled_from(["beat", "late trial", "evaluate", "keep", "complete"])

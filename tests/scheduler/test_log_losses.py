@@ -22,12 +22,12 @@ def test_what_was_assigned_is_assigned_again(caplog: pytest.LogCaptureFixture) -
     scene = Scene()
     scene.submit(ONE)
     lose(scene, scene.scheduler.tick)
-    assert scene.assigned() == [] and len(scene.messages) == 1
+    assert scene.assigned_stages() == [] and len(scene.messages) == 1
     with caplog.at_level(logging.ERROR):
         assert not scene.scheduler.tick()
     assert "the database has lost its last commits: event " in caplog.text
     assert scene.scheduler.tick()
-    assert len(scene.assigned()) == 1 and len(scene.messages) == 2
+    assert len(scene.assigned_stages()) == 1 and len(scene.messages) == 2
 
 
 def test_what_others_have_recorded_since_is_not_taken_for_what_was_lost() -> None:
@@ -41,4 +41,4 @@ def test_what_others_have_recorded_since_is_not_taken_for_what_was_lost() -> Non
     while scene.records.log.head() == before:
         other.tick()
     assert not scene.scheduler.tick() and scene.scheduler.tick()
-    assert len(scene.assigned()) == 1
+    assert len(scene.assigned_stages()) == 1

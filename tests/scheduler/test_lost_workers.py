@@ -153,7 +153,7 @@ def test_a_slot_that_another_worker_took_lost_its_chain_at_once() -> None:
     assert scene.outcomes() == ["lost"]
 
 
-def killed(scene: Scene, by: str) -> None:
+def kill_worker(scene: Scene, by: str) -> None:
     """The process that has the oldest message's chain dies; the slot is another's from here on."""
     with scene.records.read() as rows:
         slot = rows.slots.get("gpu0")
@@ -169,10 +169,10 @@ def test_a_stage_whose_process_dies_alone_too_often_is_trained_by_itself_and_the
     scene.submit(trials(4, 8))
     scene.scheduler.tick()
     for number in range(MAX_LOST):
-        assert scene.assigned()[-2:] == [(0, 4), (4, 8)]
-        killed(scene, f"lock:worker:{number + 1}")
-    assert scene.assigned()[-2:] == [(4, 8), (0, 4)], "what follows waits for it"
-    killed(scene, "lock:worker:9")
+        assert scene.assigned_stages()[-2:] == [(0, 4), (4, 8)]
+        kill_worker(scene, f"lock:worker:{number + 1}")
+    assert scene.assigned_stages()[-2:] == [(4, 8), (0, 4)], "what follows waits for it"
+    kill_worker(scene, "lock:worker:9")
     (failed,) = scene.events(e.StageFailed)
     assert failed.kind == "poison" and [trial.state for trial in scene.study().trials] == ["failed", "failed"]
 
@@ -185,7 +185,7 @@ def test_a_worker_that_is_gone_as_a_whole_does_not_speak_against_its_stage(owner
     scene.submit(ONE)
     scene.scheduler.tick()
     for number in range(3 * MAX_LOST):
-        killed(scene, owner.format(number))
+        kill_worker(scene, owner.format(number))
     assert scene.outcomes() == ["lost"] * 3 * MAX_LOST
     scene.run()
     assert scene.study().state == "completed" and not scene.study().failed
@@ -284,7 +284,7 @@ def a_lease(scene: Scene, *hearing: str) -> None:
         scene.scheduler.tick()
 
 
-def quarantined(scene: Scene) -> list[str]:
+def quarantined_slots(scene: Scene) -> list[str]:
     with scene.records.read() as rows:
         return [row.name for row in rows.slots.all() if row.quarantined_until is not None]
 
@@ -295,10 +295,10 @@ def test_a_worker_that_begins_nothing_while_another_does_is_passed_over_and_show
     scene.submit(rates(0.1, 0.2, steps=1000))
     scene.scheduler.tick()
     a_lease(scene, "gpu1")
-    assert quarantined(scene) == []
+    assert quarantined_slots(scene) == []
     for _ in range(3):
         a_lease(scene, "gpu1")
-    assert quarantined(scene) == ["gpu0"]
+    assert quarantined_slots(scene) == ["gpu0"]
     with scene.records.read() as rows:
         note = rows.slots.get("gpu0").note  # type: ignore[union-attr]
     assert note == "2 chains in a row were sent here, and its worker began none: it may hear nothing"
@@ -306,7 +306,7 @@ def test_a_worker_that_begins_nothing_while_another_does_is_passed_over_and_show
     a_lease(scene, "gpu1")
     assert scene.slots_of().count("gpu0") == sent
     scene.register("gpu0", owner="the next worker")
-    assert quarantined(scene) == []
+    assert quarantined_slots(scene) == []
 
 
 def test_no_worker_is_to_blame_where_none_is_sent_anything() -> None:
@@ -315,7 +315,7 @@ def test_no_worker_is_to_blame_where_none_is_sent_anything() -> None:
     scene.scheduler.tick()
     for _ in range(5):
         a_lease(scene)
-    assert len(scene.outcomes()) > 4 and quarantined(scene) == []
+    assert len(scene.outcomes()) > 4 and quarantined_slots(scene) == []
 
 
 def test_no_worker_is_blamed_for_messages_that_the_broker_refused() -> None:
@@ -330,4 +330,4 @@ def test_no_worker_is_blamed_for_messages_that_the_broker_refused() -> None:
     scene.scheduler.tick()
     for _ in range(5):
         a_lease(scene, "gpu1")
-    assert scene.outcomes().count("undelivered") > 2 and quarantined(scene) == []
+    assert scene.outcomes().count("undelivered") > 2 and quarantined_slots(scene) == []

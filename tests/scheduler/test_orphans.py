@@ -162,31 +162,33 @@ def test_objects_of_other_logs_stay() -> None:
 
 
 @pytest.fixture
-def orphaned() -> World:
+def world_with_orphan() -> World:
     world = World()
     world.store.objects["plan/node/1"] = ObjectStat(1, 0.0)
     assert world.sweep() == ["plan/node/1"]
     return world
 
 
-def test_objects_deleted_since_the_listing_are_skipped(orphaned: World) -> None:
-    orphaned.store.meanwhile = orphaned.store.objects.clear
-    assert orphaned.sweep() == []
+def test_objects_deleted_since_the_listing_are_skipped(world_with_orphan: World) -> None:
+    world_with_orphan.store.meanwhile = world_with_orphan.store.objects.clear
+    assert world_with_orphan.sweep() == []
 
 
 @pytest.mark.parametrize("asked", ["all_keys", "stat"])
-def test_an_unavailable_store_is_reported(orphaned: World, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+def test_an_unavailable_store_is_reported(
+    world_with_orphan: World, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
     def away(*_: str) -> NoReturn:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(orphaned.store, asked, away)
+    monkeypatch.setattr(world_with_orphan.store, asked, away)
     with pytest.raises(StoreUnavailable, match="ConnectionError: no route"):
-        orphaned.sweep()
+        world_with_orphan.sweep()
 
 
-def test_objects_of_an_unreadable_plan_stay(orphaned: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_an_unreadable_plan_stay(world_with_orphan: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def unusable(stream: str) -> NoReturn:
         raise PlanUnusable("an event of a later version")
 
-    monkeypatch.setattr(orphaned.plans, "holding", unusable)
-    assert orphaned.sweep() == []
+    monkeypatch.setattr(world_with_orphan.plans, "holding", unusable)
+    assert world_with_orphan.sweep() == []

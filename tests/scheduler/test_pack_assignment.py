@@ -16,7 +16,7 @@ from app.workers.scheduler.gangs import MAX_MEASUREMENTS
 PACKED = replace(OPENED, packing=4)
 
 
-def given(scene: Scene) -> list[ChainRecord]:
+def chains_after_tick(scene: Scene) -> list[ChainRecord]:
     """The rows of the chains that a tick gives."""
     scene.scheduler.tick()
     with scene.records.read() as rows:
@@ -26,7 +26,7 @@ def given(scene: Scene) -> list[ChainRecord]:
 def test_a_slot_is_given_a_pack_and_measures_what_packs_cost() -> None:
     scene = Scene()
     scene.submit(opened=PACKED)
-    chains = given(scene)
+    chains = chains_after_tick(scene)
     assert len(chains) == 4 and len(scene.messages) == 1
     for chain in chains:
         assert sorted(chain.assignment.pack) == sorted(each.chain for each in chains)
@@ -38,7 +38,7 @@ def test_what_packs_cost_on_a_device_is_measured_once() -> None:
     scene.submit(opened=PACKED)
     profile = e.PackingProfiled(device="cpu", batch_seconds={"0": 1.0, "2": 1.0, "4": 1.0}, peak_bytes={})
     scene.records.log.append("plan", [profile], expected=None, at=0.0)
-    assert not any(chain.assignment.profile for chain in given(scene))
+    assert not any(chain.assignment.profile for chain in chains_after_tick(scene))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_packs_cost_on_a_device_is_measured_once() -> None:
 def test_without_packs_chains_are_given_one_by_one_and_measure_none(opened: e.PlanOpened, packs: bool) -> None:
     scene = Scene(packs=packs)
     scene.submit(opened=opened)
-    (chain,) = given(scene)
+    (chain,) = chains_after_tick(scene)
     assert not chain.assignment.pack and not chain.assignment.profile
 
 
@@ -71,7 +71,7 @@ def test_until_the_width_is_chosen_one_slot_measures_and_the_others_wait() -> No
     scene = Scene(slots=2)
     scene.submit(opened=CHOSEN_LATER)
     for _ in range(2):
-        (chain,) = given(scene)
+        (chain,) = chains_after_tick(scene)
     given_to_measure = {name: getattr(chain.assignment, name) for name in ("measure", "packing", "pack")}
     assert given_to_measure == {"measure": 2, "packing": 1, "pack": (chain.chain,)}
     assert len(chain.assignment.stages) == 1
@@ -80,14 +80,14 @@ def test_until_the_width_is_chosen_one_slot_measures_and_the_others_wait() -> No
 def test_where_slots_train_no_packs_nothing_is_measured() -> None:
     scene = Scene(slots=2, packs=False)
     scene.submit(opened=CHOSEN_LATER)
-    assert [chain.assignment.measure for chain in given(scene)] == [0, 0]
+    assert [chain.assignment.measure for chain in chains_after_tick(scene)] == [0, 0]
 
 
 def test_a_study_that_is_paused_chooses_nothing() -> None:
     scene = Scene()
     study = scene.submit(opened=CHOSEN_LATER)
     scene.give(c.PauseStudy(study=study))
-    assert not given(scene) and not scene.events(e.PackingChosen)
+    assert not chains_after_tick(scene) and not scene.events(e.PackingChosen)
 
 
 def profile(**seconds: float) -> e.PackingProfiled:
@@ -109,39 +109,39 @@ def test_what_another_plan_has_measured_decides_at_once() -> None:
     scene = Scene()
     measured_before(scene, _0=1.0, _2=1.0, _4=1.0)
     scene.submit(opened=CHOSEN_LATER)
-    assert len(given(scene)) == 4 and widths(scene) == [4]
+    assert len(chains_after_tick(scene)) == 4 and widths(scene) == [4]
 
 
 def test_what_is_known_of_narrower_packs_only_is_measured_anew() -> None:
     scene = Scene()
     measured_before(scene, _0=1.0, _2=1.0)
     scene.submit(opened=CHOSEN_LATER)
-    assert [chain.assignment.measure for chain in given(scene)] == [4] and not widths(scene)
+    assert [chain.assignment.measure for chain in chains_after_tick(scene)] == [4] and not widths(scene)
 
 
 def test_nothing_is_chosen_for_slots_that_do_not_have_the_trainer() -> None:
     scene = Scene(slots=0)
     scene.register("gpu0", trainers={"toy": "2"})
     scene.submit(ONE, opened=CHOSEN_LATER)
-    assert not given(scene) and not widths(scene)
+    assert not chains_after_tick(scene) and not widths(scene)
     scene.register("gpu1")
-    assert given(scene) and widths(scene) == [0]
+    assert chains_after_tick(scene) and widths(scene) == [0]
 
 
 def test_where_slots_train_no_packs_nothing_is_chosen() -> None:
     scene = Scene(packs=False)
     scene.submit(ONE, opened=CHOSEN_LATER)
-    assert given(scene) and not widths(scene)
+    assert chains_after_tick(scene) and not widths(scene)
 
 
 def test_nothing_is_chosen_while_the_last_attempt_to_measure_is_under_way() -> None:
     scene = Scene()
     scene.submit(opened=CHOSEN_LATER)
     for _ in range(MAX_MEASUREMENTS):
-        assert len(given(scene)) == len(given(scene)) == 1 and not widths(scene)
+        assert len(chains_after_tick(scene)) == len(chains_after_tick(scene)) == 1 and not widths(scene)
         scene.claim()
         scene.expire("gpu0")
-    assert given(scene) and widths(scene) == [0]
+    assert chains_after_tick(scene) and widths(scene) == [0]
 
 
 def test_a_choice_that_others_are_in_the_way_of_holds_up_its_own_plan_only() -> None:
@@ -156,7 +156,7 @@ def test_a_choice_that_others_are_in_the_way_of_holds_up_its_own_plan_only() -> 
             raise LOST_RACE
 
     scene.records.before_write = lose
-    assert [chain.stream for chain in given(scene)] == ["other"] and not widths(scene)
+    assert [chain.stream for chain in chains_after_tick(scene)] == ["other"] and not widths(scene)
     scene.records.before_write = lambda append: None
     scene.scheduler.tick()
     assert widths(scene) == [0]

@@ -27,7 +27,7 @@ def scene(slots: int = 2, **ports: Any) -> Scene:
     return made
 
 
-def asked(made: Scene) -> list[bool]:
+def preempt_flags(made: Scene) -> list[bool]:
     with made.records.read() as rows:
         return sorted(row.preempt for row in rows.chains.live())
 
@@ -35,11 +35,11 @@ def asked(made: Scene) -> list[bool]:
 def test_a_study_that_comes_gets_one_of_two_slots() -> None:
     made = scene()
     made.scheduler.tick()
-    assert asked(made) == [False, False]
+    assert preempt_flags(made) == [False, False]
     made.submit(name="small", plan="other")
     for _ in range(3):
         made.scheduler.tick()
-        assert asked(made) == [False, True], "the slot is not asked again"
+        assert preempt_flags(made) == [False, True], "the slot is not asked again"
 
 
 def test_so_it_is_with_a_scheduler_that_was_started_anew() -> None:
@@ -47,14 +47,14 @@ def test_so_it_is_with_a_scheduler_that_was_started_anew() -> None:
     made.submit(name="small", plan="other")
     made.scheduler.tick()
     made.make_scheduler().tick()
-    assert asked(made) == [False, True]
+    assert preempt_flags(made) == [False, True]
 
 
 def test_other_policies_stop_nobody() -> None:
     made = scene(turn_seconds=None)
     made.submit(name="small", plan="other")
     made.scheduler.tick()
-    assert asked(made) == [False, False]
+    assert preempt_flags(made) == [False, False]
 
 
 def test_a_free_slot_is_taken_before_anybody_is_asked() -> None:
@@ -64,7 +64,7 @@ def test_a_free_slot_is_taken_before_anybody_is_asked() -> None:
     made.scheduler.tick()
     with made.records.read() as rows:
         assert {slot.name: bool(slot.chain) for slot in rows.slots.all()} == {"gpu0": True, "gpu1": True, "gpu2": True}
-    assert asked(made) == [False, False, False]
+    assert preempt_flags(made) == [False, False, False]
 
 
 def test_a_free_slot_whose_chain_could_not_be_put_on_record_yet_is_as_good_as_taken() -> None:
@@ -81,13 +81,13 @@ def test_a_free_slot_whose_chain_could_not_be_put_on_record_yet_is_as_good_as_ta
 
     made.records.before_write = lose
     made.scheduler.tick()
-    assert asked(made) == [False, False]
+    assert preempt_flags(made) == [False, False]
     made.records.before_write = lambda append: None
     made.scheduler.tick()
     assert [event.slot for event in made.events(e.ChainAssigned, "other")] == ["gpu2"]
 
 
-def preempted(made: Scene) -> list[str]:
+def preempted_slots(made: Scene) -> list[str]:
     with made.records.read() as rows:
         return [row.slot for row in rows.chains.live() if row.preempt]
 
@@ -99,7 +99,7 @@ def test_a_slot_that_is_given_nothing_is_not_asked_for() -> None:
             rows.slots.quarantine(slot, "anna", seconds=300.0, reason="it fails")
     made.submit(name="small", plan="other")
     made.scheduler.tick()
-    assert preempted(made) == ["gpu2"]
+    assert preempted_slots(made) == ["gpu2"]
 
 
 @pytest.mark.parametrize(("without", "asked"), [(["gpu0"], ["gpu1"]), (["gpu0", "gpu1"], [])])
@@ -110,7 +110,7 @@ def test_the_slot_that_is_asked_for_is_one_that_has_the_trainer(without: list[st
             rows.slots.describe(slot, "anna", trainers={"toy": "2"}, note=None)
     made.submit(name="small", plan="other")
     made.scheduler.tick()
-    assert preempted(made) == asked
+    assert preempted_slots(made) == asked
 
 
 def due(made: Scene) -> dict[str, float | None]:

@@ -185,7 +185,7 @@ def test_a_study_that_is_paused_when_its_time_is_over_is_not_ended() -> None:
     assert scene.study().state == "paused"
 
 
-def reopened(scene: Scene, **fields: Any) -> Callable[[], None]:
+def reopener(scene: Scene, **fields: Any) -> Callable[[], None]:
     """Another process has ended the study, and reopened it as another one."""
 
     def happen() -> None:
@@ -199,7 +199,7 @@ def reopened(scene: Scene, **fields: Any) -> Callable[[], None]:
 def test_what_a_tuner_wants_of_a_study_that_is_another_by_now_is_not_done() -> None:
     scene = Scene()
     scene.submit(FOUR)
-    scene.records.before_write = once(reopened(scene, space={"lr": {"uniform": [5.0, 6.0]}}))
+    scene.records.before_write = once(reopener(scene, space={"lr": {"uniform": [5.0, 6.0]}}))
     scene.run()
     rates = [trial.hp["lr"]["value"] for trial in scene.study().trials]
     assert len(rates) == 4 and min(rates) >= 5.0
@@ -209,7 +209,7 @@ def test_the_end_of_a_study_that_is_another_by_now_is_not_its_end() -> None:
     scene = Scene()
     scene.submit({"kind": "external"}, max_time=100.0)
     scene.at = 101.0
-    scene.records.before_write = once(reopened(scene, max_time=1000.0))
+    scene.records.before_write = once(reopener(scene, max_time=1000.0))
     assert scene.scheduler.tick()
     assert scene.study().state == "running"
 

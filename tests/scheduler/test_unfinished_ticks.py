@@ -54,7 +54,7 @@ def test_a_study_that_is_cancelled_while_its_path_is_chosen_gets_no_chain() -> N
     scene = Scene(policy=choosing)
     scene.submit(ONE)
     assert scene.scheduler.tick()
-    assert scene.assigned() == [] and scene.study().state == "cancelled"
+    assert scene.assigned_stages() == [] and scene.study().state == "cancelled"
 
 
 def test_a_chain_of_an_unreadable_plan_delays_no_other() -> None:

@@ -56,7 +56,7 @@ def mark(workers: ToyWorkers, trial: Trial) -> str:
     return trial_marks(plan, plan.studies[trial.study])(trial)
 
 
-def judged(workers: ToyWorkers, name: str = "study") -> Judgement:
+def judgement(workers: ToyWorkers, name: str = "study") -> Judgement:
     plan = workers.scene.plan()
     return judge(plan, plan.studies[StudyId(name)])
 
@@ -235,7 +235,9 @@ def test_each_resumption_of_a_right_trainer_is_compared_before_its_study_ends(sl
     study, plan = workers.scene.study(), workers.scene.plan()
     resumed = {each.step for each in plan.resumptions}
     assert resumed and plan.uncompared_resumptions == [] and not any(mark(workers, trial) for trial in study.trials)
-    assert judged(workers).verdict in (Verdict.CHECKED, Verdict.VERIFIED) and judged(workers).compared == len(resumed)
+    assert judgement(workers).verdict in (Verdict.CHECKED, Verdict.VERIFIED) and judgement(workers).compared == len(
+        resumed
+    )
     assert kinds(workers)[0] == "check" and kinds(workers).count("handover") <= len(resumed)
     assert study.executed == study.unique, "verification steps are no progress"
     assert study.proof_steps > 0
@@ -256,7 +258,7 @@ def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -
     lone = rates(*(decay(10, 0.1 + 0.05 * n) for n in range(9)), steps=12)
     workers.scene.submit(lone, name="many")
     workers.run()
-    assert "whole" in kinds(workers) and judged(workers, "many").verdict == Verdict.VERIFIED
+    assert "whole" in kinds(workers) and judgement(workers, "many").verdict == Verdict.VERIFIED
 
 
 def scene_with_long_trial(steps: int, slots: int) -> ToyWorkers:
@@ -305,7 +307,7 @@ def test_trials_of_a_forgetful_trainer_are_trained_alone(slots: int) -> None:
     assert study.state == StudyState.COMPLETED and study.isolated
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, 12) for t in study.trials]
     assert not any(mark(workers, trial) for trial in study.trials)
-    assert verdict_text(study, judged(workers)) == (
+    assert verdict_text(study, judgement(workers)) == (
         "inexact, so each trial is trained alone: 1 of 2 leaves differ, the first is x"
     )
 
@@ -323,7 +325,7 @@ def test_an_unrestored_value_without_an_effect_gives_no_mark(slots: int) -> None
     workers = ran(ladder(4, 6, 8), slots, forgets=True, late=99)
     study = workers.scene.study()
     assert not study.isolated and [mark(workers, trial) for trial in study.trials] == ["", "", ""]
-    assert kinds(workers).count("whole") == 1 and judged(workers).verdict == Verdict.VERIFIED
+    assert kinds(workers).count("whole") == 1 and judgement(workers).verdict == Verdict.VERIFIED
 
 
 def test_isolated_trials_wait_for_no_check_on_another_device() -> None:
@@ -388,7 +390,7 @@ def test_a_verification_that_always_fails_delays_no_study() -> None:
         workers.scene.record(chain, [ended], lambda rows, chain=chain: rows.chains.end(chain, FENCE))
     workers.run()
     assert workers.scene.study().state == StudyState.COMPLETED
-    assert judged(workers).verdict in (Verdict.CHECKED, Verdict.UNCHECKED)
+    assert judgement(workers).verdict in (Verdict.CHECKED, Verdict.UNCHECKED)
 
 
 @max_examples(25)
@@ -431,7 +433,7 @@ def test_a_right_trainer_is_never_isolated(ends: list[int], late: int, slots: in
     workers = ran(ladder(*ends), slots, fields={"eval_every": 3}, late=late)
     study = workers.scene.study()
     assert study.state == StudyState.COMPLETED and not study.isolated
-    assert judged(workers).verdict != Verdict.INEXACT
+    assert judgement(workers).verdict != Verdict.INEXACT
     assert study.executed == study.unique
     assert [value(workers, trial) for trial in study.trials] == [workers.alone(t.hp, t.steps) for t in study.trials]
 
@@ -459,7 +461,7 @@ def test_an_audit_finds_and_marks_hidden_faults() -> None:
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
     workers.run()
-    assert judged(workers).verdict == Verdict.INEXACT
+    assert judgement(workers).verdict == Verdict.INEXACT
     assert all("may be wrong" in mark(workers, trial) for trial in workers.scene.study().trials)
 
 
@@ -468,7 +470,7 @@ def test_a_reopened_study_of_an_inexact_trainer_continues_isolated() -> None:
     assert not workers.scene.study().isolated, "nothing has shown in the first steps"
     workers.scene.give(c.RequestAudit(study=StudyId("study"), at=1.0))
     workers.run()
-    assert judged(workers).verdict == Verdict.INEXACT
+    assert judgement(workers).verdict == Verdict.INEXACT
     workers.scene.give(c.ReopenStudy(study=StudyId("study"), trials=12, at=2.0))
     workers.run()
     assert workers.scene.study().isolated
@@ -514,7 +516,7 @@ def test_kinds_of_verifications_are_distinguished() -> None:
     assert [*VerificationKind] == ["check", "handover", "whole", "audit", "evaluation"]
 
 
-def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.Event], Study]:
+def log_and_study(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.Event], Study]:
     """The log of a study on toy workers."""
     found = ran(tuner, slots, SPACE, **workers)
     return [stored.event for stored in found.scene.records.log.read("plan")], found.scene.study()
@@ -523,7 +525,7 @@ def logged(tuner: Json = ASHA, slots: int = 2, **workers: Any) -> tuple[list[e.E
 @pytest.mark.parametrize("forgets", [True, False], ids=["isolated", "proven"])
 @pytest.mark.parametrize("slots", [1, 2, 5])
 def test_what_if_without_changes_keeps_a_log_with_verifications(slots: int, forgets: bool) -> None:
-    log, study = logged(slots=slots, forgets=forgets, late=1)
+    log, study = log_and_study(slots=slots, forgets=forgets, late=1)
     assert bool(study.isolated) == forgets
     found = what_if(log, study.id, {})
     assert (found["saved"], found["needed"], found["not_known"]) == (0, 0, 0)
@@ -531,7 +533,7 @@ def test_what_if_without_changes_keeps_a_log_with_verifications(slots: int, forg
 
 
 def test_what_if_another_tuner_uses_isolated_trials() -> None:
-    log, study = logged(forgets=True, late=1)
+    log, study = log_and_study(forgets=True, late=1)
     strict = what_if(log, study.id, {"tuner.reduction_factor": 9})
     assert strict["saved"] > 0 and strict["needed"] == 0 and strict["not_known"] == 0
     longer = what_if(log, study.id, {"tuner.num_trials": 12})

@@ -20,7 +20,7 @@ class ToyModel:
     """x grows by lr a step, and by twice that once `count` has come to `late`.
 
     forgets: whether `count` is missing in the state. every: the steps of an epoch, which has a factor drawn
-    by a generator that is missing in the state; 0 for none. A checkpoint is what `saved` gives.
+    by a generator that is missing in the state; 0 for none. A checkpoint is what `state` gives.
     """
 
     late: int
@@ -40,7 +40,7 @@ class ToyModel:
             self.x += lr * (2 if self.count >= self.late else 1) * (1 + self.drawn)
             self.step, self.count = self.step + 1, self.count + 1
 
-    def saved(self) -> tuple[float, int, int, int]:
+    def state(self) -> tuple[float, int, int, int]:
         return (self.x, self.step, 0 if self.forgets else self.count, self.drawn)
 
     def load(self, saved: tuple[float, int, int, int]) -> None:
@@ -101,7 +101,7 @@ class ToyWorkers:
         end = "end" if isinstance(facts[-1], e.StageFailed) else "finish"
         self.scene.record(chain, facts, lambda rows: getattr(rows.chains, end)(chain, FENCE))
 
-    def _begun(self, work: ChainAssignment) -> ToyModel:
+    def _load_model(self, work: ChainAssignment) -> ToyModel:
         model = self.model()
         if work.resume is not None:
             model.load(self.states[work.resume.key])
@@ -109,7 +109,7 @@ class ToyWorkers:
         return model
 
     def _train(self, chain: str, work: ChainAssignment) -> list[e.Event]:
-        model, facts, hp = self._begun(work), list[e.Event](), dict(work.hp)
+        model, facts, hp = self._load_model(work), list[e.Event](), dict(work.hp)
         for index, stage in enumerate(work.stages):
             inside = {step for step in work.keep_at if stage.start < step < stage.end}
             for step in sorted({*inside, *stage.evaluate, stage.end}):
@@ -119,14 +119,14 @@ class ToyWorkers:
                 if step == stage.end:
                     facts.append(e.StageCompleted(chain=chain, index=index, seconds=1.0))  # type: ignore[arg-type]
                 if step in inside or step == stage.end:
-                    facts.append(self._kept(chain, stage.node, model, step in inside))
+                    facts.append(self._keep_state(chain, stage.node, model, step in inside))
         return [*facts, e.ChainEnded(chain=chain, outcome="done")]  # type: ignore[arg-type]
 
-    def _kept(self, chain: str, node: NodeId, model: ToyModel, is_inside: bool) -> e.CheckpointKept:
+    def _keep_state(self, chain: str, node: NodeId, model: ToyModel, is_inside: bool) -> e.CheckpointKept:
         key = f"{chain}/{model.step}"
-        self.states[key] = model.saved()
+        self.states[key] = model.state()
         return e.CheckpointKept(
-            node=node, step=model.step, key=key, sha256=str(model.saved()), size=1, intermediate=is_inside
+            node=node, step=model.step, key=key, sha256=str(model.state()), size=1, intermediate=is_inside
         )
 
     def _prove(self, chain: str, work: ChainAssignment, device: str) -> list[e.Event]:
@@ -140,33 +140,33 @@ class ToyWorkers:
         )
         if kind == VerificationKind.CHECK:
             if self.check_error and self.check_fails_at in (None, segment_at(work.hp, 0).values(0)["lr"]):
-                return self._failed(name, FailureKind.EXCEPTION, self.check_error)
+                return self._failure_events(name, FailureKind.EXCEPTION, self.check_error)
             if device == self.breaks_on:
-                return self._failed(name, FailureKind.EXCEPTION, "ModuleNotFoundError: no module named 'timm'")
+                return self._failure_events(name, FailureKind.EXCEPTION, "ModuleNotFoundError: no module named 'timm'")
             if set(order.metrics) - {"loss"}:
-                return self._failed(name, FailureKind.METRIC, f"{order.metrics} are not reported")
-            facts = [self._tested(name, kind, node, begin, work.stages[-1].end, "", {})]
+                return self._failure_events(name, FailureKind.METRIC, f"{order.metrics} are not reported")
+            facts = [self._test_event(name, kind, node, begin, work.stages[-1].end, "", {})]
         else:
-            model, facts = self._begun(work), list[e.ExactnessTested]()
+            model, facts = self._load_model(work), list[e.ExactnessTested]()
             for each in order.comparisons:
                 model.train(dict(work.hp), each.step)
-                is_equal = str(model.saved()) == each.sha256 if each.key else each.metrics == {"loss": model.x}
+                is_equal = str(model.state()) == each.sha256 if each.key else each.metrics == {"loss": model.x}
                 difference = "" if is_equal else "1 of 2 leaves differ, the first is x"
                 shown = stray if kind == VerificationKind.HANDOVER else {}
-                tested = self._tested(name, kind, NodeId(each.node), begin, each.step, difference, shown)
+                tested = self._test_event(name, kind, NodeId(each.node), begin, each.step, difference, shown)
                 facts.append(replace(tested, since=each.since))
         unproven = "its bits change" if device == self.cannot_compare else ""
         told: list[e.Event] = [replace(each, device=device, unproven=unproven) for each in facts]
         steps = work.stages[-1].end - begin
         return [*told, e.ChainEnded(chain=name, outcome="done", steps=steps, seconds=1.0)]  # type: ignore[arg-type]
 
-    def _failed(self, chain: str, kind: FailureKind, error: str) -> list[e.Event]:
+    def _failure_events(self, chain: str, kind: FailureKind, error: str) -> list[e.Event]:
         failed = e.StageFailed(
             chain=ChainId(chain), index=0, step=0, kind=kind, error=error, seconds=0.1, signature="s"
         )
         return [failed]
 
-    def _tested(
+    def _test_event(
         self,
         chain: str,
         kind: VerificationKind,
