@@ -167,13 +167,19 @@ def with_peer(run: Run, task: Task, results: Results) -> float:
     space = Space(task.space, steps=task.steps)
 
     def measure(values: Values, step: int) -> float:
-        return results.measure({name: each.to_json() for name, each in space.build(values).items()}, step)
+        inside = {place: within(space.parameters()[place], value) for place, value in values.items()}
+        return results.measure({name: each.to_json() for name, each in space.build(inside).items()}, step)
 
     parameters = {place: parameter_fields(free) for place, free in space.parameters().items()}
     fields = {"arm": run.arm, "seed": run.seed, "space": parameters, "rungs": rungs_of(run, task)}
     tool = PEERS[run.arm].tool
     peer(python_of(tool), tool).search({**fields, "slots": run.slots, "budget": run.budget}, measure)
     return results.picked()
+
+
+def within(free: Any, value: Any) -> Any:
+    """NePS may round a value to just outside of its range."""
+    return value if isinstance(free, Choice) else min(free.high, max(free.low, value))
 
 
 def parameter_fields(free: Any) -> dict[str, Any]:
