@@ -108,7 +108,7 @@ def test_a_backup_made_amid_faults_resumes_elsewhere(
     here = {**os.environ, **cluster.settings, "PATH": postgres_programs}
     command = [sys.executable, "-m", "stagetree"]
     made = [*command, "backup", str(tmp_path / "kept"), "--checkpoints"]
-    backup = subprocess.Popen(made, env=here, stdout=subprocess.PIPE, text=True)
+    backup = subprocess.Popen(made, env=here, cwd=tmp_path, stdout=subprocess.PIPE, text=True)  # beside no other store
     faults = [each for each in FAULTS if each not in BREAKS_BACKUPS]
     while backup.poll() is None:
         print(f"round {seed}:", chance.choice(faults)(cluster, chance))
@@ -119,7 +119,7 @@ def test_a_backup_made_amid_faults_resumes_elsewhere(
     settings |= {"STAGETREE_DATABASE_URL": make_database(postgres_admin, name)}
     there, (port, kept) = {**here, **settings}, reserve("127.0.0.1", 0)
     try:
-        subprocess.run([*command, "restore", str(tmp_path / "kept")], env=there, check=True)
+        subprocess.run([*command, "restore", str(tmp_path / "kept")], env=there, cwd=tmp_path, check=True)
         with kept, restored_cluster(cluster, settings, port) as other:
             check(other, study, expected_curves)
             assert other.client.replay(study).identical
