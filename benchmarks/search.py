@@ -49,7 +49,7 @@ from app.domain.terms import StudyId
 from app.simulation.simulator import Simulator
 from stagetree.space import Choice, Space
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.halving import MODEL, MOST_MODELLED
+from stagetree.spec.tuners.halving import DEFAULT_SAMPLER, MOST_MODELLED
 
 RUNGS, ETA = 4, 3
 
@@ -121,7 +121,7 @@ class Results:
 
 
 def study_of(run: Run, task: Task) -> StudySpec:
-    """As its user writes it, by the rules of a server. Its budget ends it: trials that share beginnings may be many."""
+    """As its user submits it, with as many trials as a study may have by the default sampler. Its budget ends it."""
     least = max(1, task.steps // ETA ** (RUNGS - 1)) if run.tuner == "asha" else task.steps
     steps = {"num_trials": min(run.budget, MOST_MODELLED), "min_steps": least, "max_steps": task.steps, "eta": ETA}
     fields = {"name": "search", "trainer": "recorded", "metric": "loss", "mode": "min", "space": task.space}
@@ -334,7 +334,7 @@ def arm_text(arm: str) -> str:
         return PEERS[arm].title
     if arm in OPTUNAS:
         return f"Optuna's {arm.removeprefix('optuna ').upper()}"
-    return f"`{arm}`, the default" if arm == MODEL else f"`{arm}`"
+    return f"`{arm}`, the default" if arm == DEFAULT_SAMPLER else f"`{arm}`"
 
 
 def regret_text(tasks: list[dict[str, Any]]) -> str:

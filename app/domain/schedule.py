@@ -37,7 +37,7 @@ def segments(hp: Mapping[str, Any]) -> Iterator[ScheduleSegment]:
 
     Raises `stagetree.sequences.SequenceError`.
     """
-    changes = merge(*(_changes(name, hp[name]) for name in sorted(hp)), key=_START)
+    changes = merge(*(_changes(name, pieces_of(hp[name])) for name in sorted(hp)), key=_START)
     forms: dict[str, Form] = {}
     for start, group in groupby(changes, key=_START):
         forms = forms | {name: form for _, name, form in group}
@@ -58,7 +58,9 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, seed
     """
     names = sorted(hp)
     changes = [
-        change for name in names for change in takewhile(lambda change: change[0] < steps, _changes(name, hp[name]))
+        change
+        for name in names
+        for change in takewhile(lambda change: change[0] < steps, _changes(name, pieces_of(hp[name])))
     ]
     return dict(_nodes(names, sorted(changes, key=_START), parent, after, seed))
 
@@ -66,7 +68,7 @@ def path(hp: Mapping[str, Any], steps: int, parent: str, *, after: int = 0, seed
 def walk(sequences: Mapping[str, Sequence], steps: int) -> Iterator[tuple[NodeId, int]]:
     """The nodes of a trial that begin before `steps`, root first, as in `path`; each is named when it is read."""
     names = sorted(sequences)
-    changes = merge(*(_changes_of(name, sequences[name].pieces()) for name in names), key=_START)
+    changes = merge(*(_changes(name, sequences[name].pieces()) for name in names), key=_START)
     return _nodes(names, takewhile(lambda change: change[0] < steps, changes), "", 0, 0)
 
 
@@ -110,9 +112,5 @@ def _form_at(sequence: Any, step: int) -> Form:
     return deque(takewhile(lambda piece: piece.start <= step, pieces_of(sequence)), maxlen=1)[0].form
 
 
-def _changes(name: str, sequence: Any) -> Iterator[Change]:
-    return _changes_of(name, pieces_of(sequence))
-
-
-def _changes_of(name: str, pieces: Iterator[Piece]) -> Iterator[Change]:
+def _changes(name: str, pieces: Iterator[Piece]) -> Iterator[Change]:
     return ((piece.start, name, piece.form) for piece in pieces)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -207,6 +208,41 @@ def test_prices_change_only_with_the_version_of_progress_or_the_requests_of_the_
             prices = [tree.price(each, 20) for each in probes]
             assert prices == [tree.copy().price(each, 20) for each in probes]
             assert seen.setdefault((tree.version, str(asking.max_step_by_node)), prices) == prices
+
+
+def test_an_evaluation_of_a_state_that_was_lost_changes_prices() -> None:
+    """The state would have been trained again for it."""
+    simulator = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}, keep_every=None)
+    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
+    simulator.submit(STUDY, StudySpec.from_dict(study).to_json())
+    simulator.give(c.AddTrial(study=STUDY, hp={"lr": parse(0.1).to_json()}, steps=20))
+    simulator.run()
+    events = [each.event for each in simulator.log() if not isinstance(each.event, e.CheckpointKept)]
+    [evaluated] = [each for each in events if isinstance(each, e.Evaluated)]
+    plan = fold([each for each in events if each is not evaluated])
+    before = trained_tree(plan, plan.studies[STUDY])
+    assert before.price({"lr": parse(0.1)}, 20) == 20
+    evolve(plan, evaluated)
+    after = trained_tree(plan, plan.studies[STUDY])
+    assert after.price({"lr": parse(0.1)}, 20) == 0 and after != before
+
+
+def test_a_trial_that_makes_nodes_of_a_struck_study_shareable_changes_prices() -> None:
+    simulator, gone, other = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}), StudyId("a"), StudyId("b")
+    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
+    for name in (STUDY, gone, other):
+        simulator.submit(name, StudySpec.from_dict(study).to_json())
+    for name in (gone, other):
+        simulator.give(c.AddTrial(study=name, hp={"lr": parse(0.1).to_json()}, steps=20))
+        simulator.run()
+    plan, trees = SearchPlan(struck=frozenset({gone})), list[tuple[int, TrainedTree]]()
+    for each in simulator.log():
+        evolve(plan, each.event)
+        if STUDY in plan.studies:
+            tree = trained_tree(plan, plan.studies[STUDY])
+            trees.append((tree.price({"lr": parse(0.1)}, 20), tree))
+    assert {price for price, _ in trees} == {0, 20}
+    assert all(tree != then for (price, tree), (later, then) in pairwise(trees) if price != later)
 
 
 def _losing_every(n: int, events: list[e.Event]) -> Iterator[e.Event]:

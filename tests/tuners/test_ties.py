@@ -222,10 +222,8 @@ def test_results_are_tied_where_only_some_of_equal_ones_were_promoted(good: int,
 
 @pytest.mark.parametrize("kind", HALVING)
 def test_a_new_study_draws_unless_it_says_otherwise(kind: str) -> None:
-    written, by_number = (
-        spec(HALVING[kind]),
-        spec(HALVING[kind] | {"ties": "number", "sampling_seed": 4, "sampler": "random"}),
-    )
+    written = spec(HALVING[kind])
+    by_number = spec(HALVING[kind] | {"ties": "number", "sampling_seed": 4, "sampler": "random"})
     submitted = written.fill_in(sampling_seed=3)
     assert (submitted.tuner.ties, submitted.tuner.sampling_seed) == ("seed", 3)
     assert by_number.fill_in(sampling_seed=3) == by_number

@@ -52,10 +52,9 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 def unavailable(spec: StudySpec) -> str | None:
     """Why the study's sampler cannot work here, in a sentence; None if it can."""
-    sampler = spec.tuner.sampler if isinstance(spec.tuner, SamplingTuner) else None
-    if all(map(find_spec, NEEDED.get(sampler or "", ()))):
+    if all(map(find_spec, NEEDED.get(spec.sampler, ()))):
         return None
-    return f"must be another one on this server, since {sampler} needs Optuna: pip install 'stagetree[optuna]'"
+    return f"must be another one on this server, since {spec.sampler} needs Optuna: pip install 'stagetree[optuna]'"
 
 
 def sampler_of(spec: StudySpec) -> Sampler | None:

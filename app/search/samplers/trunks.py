@@ -56,8 +56,10 @@ class TrunkSampler(GPSampler):
 
     def look(self, tree: TrainedTree) -> bool:
         """Use this tree for prices from now on; returns whether it is another one."""
-        has_changed, self._tree = tree != self._tree, tree
-        self._last = None if has_changed else self._last
+        has_changed = tree != self._tree
+        self._tree = tree
+        if has_changed:
+            self._last = None
         return has_changed
 
     def _reason(self, chosen: Candidate) -> dict[str, Any]:

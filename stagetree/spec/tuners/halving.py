@@ -89,7 +89,7 @@ class ShaTuner(HalvingTuner):
             )
 
 
-MODEL, MOST_MODELLED = "trunks", 200
+DEFAULT_SAMPLER, MOST_MODELLED = "trunks", 200
 """The sampler by default where results can guide it, and up to how many trials of a study."""
 
 
@@ -100,8 +100,8 @@ class AsynchronousTuner(HalvingTuner):
     num_trials: Count = num_trials_field()
     sampler: SamplerName | None = sampler_field(
         default=None,
-        text=f"; by default {MODEL}, but random with several metrics, constraints, more than {MOST_MODELLED} trials, "
-        "or as many trials as configurations",
+        text=f"; by default {DEFAULT_SAMPLER}, but random with several metrics, constraints, more than {MOST_MODELLED} "
+        "trials, or as many trials as configurations",
     )
 
     def default_sampler(self, spec: GuidedStudy) -> str:
@@ -109,7 +109,7 @@ class AsynchronousTuner(HalvingTuner):
         ways = spec.search_space.ways()
         has_choice = ways is None or ways > self.num_trials
         is_few = self.num_trials <= MOST_MODELLED
-        return MODEL if has_choice and is_few and not spec.metrics and not spec.constraints else "random"
+        return DEFAULT_SAMPLER if has_choice and is_few and not spec.metrics and not spec.constraints else "random"
 
 
 class AshaTuner(AsynchronousTuner):
