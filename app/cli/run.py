@@ -82,9 +82,9 @@ def run(
             url, show = None if own else server_url(server), choose_display(plain, quiet)
             if not url:
                 require(*STACK)
-                from app.embedded.interpreter import Interpreter
+                from app.embedded.interpreters import Interpreters
 
-                forking = early.enter_context(closing(Interpreter()))  # first, since its imports take longest
+                started = early.enter_context(closing(Interpreters()))  # first, since their imports take longest
             spec = study_files.load_to_run(study, changes or (), is_here=not url, is_checked=not no_check)
         if url:
             raise typer.Exit(_run_on_server(url, spec, show, output, is_named=server is not None, is_strict=strict))
@@ -94,7 +94,7 @@ def run(
 
             files = trainer_files(trainers or [], folder=study.parent)
             source = check_trainer(spec, files, study.parent)
-            stack = stack_of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files, forking=forking)
+            stack = stack_of(None if discard else dir or DEFAULT_DIR, slots, slots_per_gpu, files, interpreters=started)
         raise typer.Exit(_run_on_stack(stack, discard, spec, source, show, output, is_strict=strict))
 
 

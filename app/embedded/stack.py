@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from app.embedded import machine
-from app.embedded.interpreter import Interpreter, import_path
+from app.embedded.interpreters import Interpreters, import_path
 from app.embedded.machine import (
     PRIVATE,
-    PYTHON,
     StackFailed,
     defer_interrupts,
     private_files,
@@ -56,7 +54,7 @@ class Embedded:
     slots_per_gpu: how many slots share a GPU.
     say: shows the user a sentence while the stack ends.
     token: of its user, if other machines can reach it or all callers need one.
-    forking: the interpreter of its trainers, if it was started before.
+    interpreters: which its processes are forked from, if they were started before.
     processes: all others, by the names of their logs.
     stays: runs until it is stopped, so that other commands can send it studies.
     to_run: the only trainer file that it will train, if known; then only its imports are made beforehand.
@@ -70,13 +68,12 @@ class Embedded:
     slots_per_gpu: int = 1
     say: Callable[[str], None] = lambda sentence: None
     token: str | None = None
-    forking: Interpreter | None = None
+    interpreters: Interpreters | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     stays: bool = False
     to_run: str = ""
     _lock: FolderLock | None = None
     _reserved: Any = None  # the hold on the port
-    _workers: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -129,9 +126,9 @@ class Embedded:
         for process in self.processes.values():
             machine.kill(process)
         self.processes.clear()
-        for held in filter(None, (self.forking, self._workers, self._reserved, self._lock)):
+        for held in filter(None, (self.interpreters, self._reserved, self._lock)):
             held.close()
-        self.forking = self._workers = None
+        self.interpreters = None
 
     def check(self) -> None:
         """Raises `StackFailed` if one of the processes has ended by itself."""
@@ -154,7 +151,7 @@ class Embedded:
             STACK: self._scratch,
             "STAGETREE_SLOTS_PER_GPU": str(self.slots_per_gpu),
             "STAGETREE_LOCKS": f"{self._scratch}/locks",
-            "STAGETREE_WARM": self.forking.address if self.forking else "",
+            "STAGETREE_WARM": self.interpreters.trainers.address if self.interpreters else "",
             "STAGETREE_DATABASE_URL": f"sqlite:///{self.folder / 'stagetree.db'}",
             "STAGETREE_BROKER_URL": f"redis+socket://{self._scratch}/redis.sock",
             "STAGETREE_CHECKPOINTS": str(self.folder / "checkpoints"),
@@ -171,7 +168,7 @@ class Embedded:
 
     @property
     def _scratch(self) -> str:
-        return self.forking.folder if self.forking else ""
+        return self.interpreters.folder if self.interpreters else ""
 
     def _trainer_files(self) -> list[str]:
         return [str(Path(path).resolve()) for path in self.trainers]
@@ -190,40 +187,38 @@ class Embedded:
         remove_partial(self.folder / "checkpoints")
 
     def _spawn_all(self) -> None:
-        self.forking = self.forking or Interpreter()  # first: it has most to import
-        with machine.open_log(self.folder / "logs" / "trainers.log") as log:
-            self.forking.tell([self.to_run] if self.to_run else self._trainer_files(), log)
-        commands = self.commands()
-        self._workers, theirs = socket.socketpair()
-        with theirs:
-            # Celery's pools leave a folder among the temporary files when they are killed: it goes with ours.
-            self._spawn("workers", commands["workers"], stdin=theirs.fileno(), TMPDIR=self._scratch)
-        self._spawn("redis", commands["redis"])
-        machine.open_log(self.folder / "logs" / "api.log").close()
+        self.interpreters = self.interpreters or Interpreters()
+        logs = self.folder / "logs"
+        with machine.open_log(logs / "trainers.log") as log:
+            self.interpreters.trainers.tell([self.to_run] if self.to_run else self._trainer_files(), log)
+        with machine.open_log(logs / "workers.log") as log:
+            settings = {**self.environment(), "TMPDIR": self._scratch}
+            self.interpreters.workers.tell(self.commands(), logs, settings, log)
+        self.processes["workers"] = self.interpreters.workers.process
+        self._spawn("redis", machine.redis_command(self._scratch))
+        machine.open_log(logs / "api.log").close()
 
     def _release_workers(self) -> None:
         """Let the workers run once the database is ready, and create the user's token if a caller needs one."""
-        assert self._workers is not None
-        self._workers.settimeout(START_SECONDS)
-        with self._workers, self._workers.makefile() as told:
-            try:
-                problem = told.readline()
-            except TimeoutError:
-                raise self._not_ready() from None
-            if not problem:
-                raise StackFailed(f"workers ended{last_line(self.folder / 'logs' / 'workers.log')}")
-            if problem.strip():
-                raise StackFailed(problem.strip())
-            if self.external_url is not None or self._needs_token:
-                self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
+        assert self.interpreters is not None
+        workers = self.interpreters.workers
+        try:
+            problem = workers.await_database(START_SECONDS)
+        except TimeoutError:
+            raise self._not_ready() from None
+        except EOFError:
+            raise StackFailed(f"workers ended{workers.last_words(self.folder / 'logs' / 'workers.log')}") from None
+        if problem:
+            raise StackFailed(problem)
+        if self.external_url is not None or self._needs_token:
+            self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
+        workers.release()
 
     def commands(self) -> dict[str, list[str]]:
-        """The command of each process, by the name of its log. The API and the workers are forks of one process."""
-        api = ["app.api.server", self.host, str(self.port)]
-        forks = {"api": api, "scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
-        forks |= {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
-        prefork = ["app.workers.prefork", str(self.folder / "logs"), json.dumps(forks)]
-        return {"redis": machine.redis_command(self._scratch), "workers": [*PYTHON, *prefork]}
+        """The commands of the API and the workers, by the names of their logs."""
+        commands = {"api": ["app.api.server", self.host, str(self.port)]}
+        commands |= {"scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
+        return commands | {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
 
     def _await_saves(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait while they save, for example the last trials' states."""
@@ -238,26 +233,18 @@ class Embedded:
                 is_told = True
             interrupted.wait(LOOK_SECONDS)
 
-    def _spawn(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        stdin: int = subprocess.DEVNULL,
-        **settings: str,
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, command: Sequence[str]) -> None:
         with machine.open_log(self.folder / "logs" / f"{name}.log") as log:
             self.processes[name] = subprocess.Popen(
                 command,
-                env={**self.environment(), **settings},
-                stdin=stdin,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
                 umask=PRIVATE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us to handle
                 preexec_fn=partial(end_with_parent, os.getpid()),
             )
-        return self.processes[name]
 
     def _await_ready(self, slots: int) -> None:
         from stagetree.client import Client, StagetreeError

@@ -1,11 +1,13 @@
 """Forks the API and all workers of a machine from one interpreter that has imported their common modules.
 
-    python -P -m app.workers.prefork LOGS '{"gpu0": ["celery", "-A", "app.workers", "worker", "-Q", "gpu0"], ...}'
+    python -P -m app.workers.prefork
 
-Each fork runs its command, with a log of its own, once standard input has ended. This process ends when a fork ends by
-itself. On SIGTERM it asks all workers to end and waits while one trains or saves; the API answers until then. If there
-is an API, this stack owns the database, which is migrated first; standard input is then a socket, on which one line
-reports the problem, or is empty. A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, even if the
+Standard input is a socket to the stack, which may start this interpreter before it knows what to run. Its first message
+has the settings, and the command and the log of each fork. If there is an API, this stack owns the database, which is
+migrated; the answer reports the problem with it, or nothing. Each fork runs its command once the stack sends no more.
+
+This process ends when a fork ends by itself. On SIGTERM it asks all workers to end and waits while one trains or saves;
+the API answers until then. A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, even if the
 working folder contains others of these names.
 
 Runs on: the interpreter that workers are forked from; `work` on a worker's main process.
@@ -16,9 +18,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from app.process.logs import last_line
-from stagetree.system.processes import end_with_parent
+from stagetree.runtime.wire import Wire
+from stagetree.system.processes import end_with_parent, redirect_output
 
 if TYPE_CHECKING:
     from app.events.sql_records import SqlRecords
@@ -50,28 +53,41 @@ MODULES = (
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.loops",
-    "app.workers.consumer",
-    "app.workers.tasks",
-    "app.workers.roles",
+    "app.api.application",
+    "app.api.server",
+    "app.events.sql_records",
+    "app.events.trial_logs",
     "app.storage.object_store",
+    "app.workers.scheduler.tick",
+    "app.workers.slot.slot",
     "app.workers.trainer_process",
     "app.workers.warm",
 )
+"""They read no setting when they are imported."""
+
+CONFIGURED_MODULES = ("app.workers.consumer", "app.workers.tasks", "app.workers.roles")
+"""They import the Celery application, which reads the settings."""
 
 
 def main() -> int:
-    logs, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
+    owner = Wire(socket.socket(fileno=os.dup(sys.stdin.fileno())))
     gc.disable()  # an import makes next to no garbage
-    import_worker_modules()
-    if API in commands:
-        problem = prepare_database()
-        os.write(sys.stdin.fileno(), f"{problem}\n".encode())
-        if problem:
-            return 1
-        import_app()
-    read_trainers()
-    gc.enable()
-    sys.stdin.read()
+    import_early_modules()
+    try:
+        commands, logs = receive_orders(owner)
+        import_worker_modules()
+        if API in commands:
+            problem = prepare_database()
+            owner.send({"problem": problem})
+            if problem:
+                return 1
+            import_app()
+        read_trainers()
+        gc.enable()
+        await_end(owner)
+    except (EOFError, ConnectionError):
+        return 1  # the stack has ended
+    owner.close()
     processes = Prefork(logs)
     processes.start(commands)  # the API first: a worker ends an interrupted study that a client would resume
     code = processes.watch()
@@ -79,18 +95,45 @@ def main() -> int:
     os._exit(code)  # nothing is left to do, and Python would take a quarter of a second to delete all modules
 
 
-def import_worker_modules() -> None:
-    """Import a worker's modules, before the working folder is on the import path."""
+def import_early_modules() -> None:
+    """Import what needs no settings."""
     for name in MODULES:
         importlib.import_module(name)
     with contextlib.suppress(OSError):  # elsewhere than on Linux
         importlib.import_module("billiard.util").get_pdeathsig()  # it imports a C parser, if one is installed
 
 
+def import_worker_modules() -> None:
+    """Import all of a worker's modules, before the working folder is on the import path."""
+    import_early_modules()
+    for name in CONFIGURED_MODULES:
+        importlib.import_module(name)
+
+
+def receive_orders(owner: Wire) -> tuple[dict[str, list[str]], Path]:
+    """Wait for what to run: the commands of the forks by the names of their logs, and the folder of these.
+
+    Takes over the settings and the log that come along. Raises EOFError when the owner is gone.
+    """
+    while (arrived := owner.receive(timeout=None)) is None:
+        continue
+    orders, (log,) = arrived
+    redirect_output(log)
+    os.close(log)
+    os.environ |= orders["settings"]
+    return orders["commands"], Path(orders["logs"])
+
+
+def await_end(owner: Wire) -> None:
+    """Wait until the owner has sent its last message."""
+    with contextlib.suppress(EOFError):
+        while True:
+            owner.receive(timeout=None)
+
+
 def import_app() -> None:
-    """Import the application and its server."""
+    """Import the application."""
     importlib.import_module("app.main")
-    importlib.import_module("app.api.server")
     importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds its validators
 
 

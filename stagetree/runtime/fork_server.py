@@ -25,10 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from stagetree.runtime.wire import Message, Wire, pair
-from stagetree.system.processes import end_with_parent
-
-MAX_EARLY_BYTES = 2**20
-"""The most bytes of early output to copy to the log."""
+from stagetree.system.processes import end_with_parent, redirect_output
 
 
 def exit_process(code: int, ours: frozenset[str]) -> NoReturn:
@@ -119,11 +116,7 @@ class ForkServer:
         while (arrived := self._owner.receive(timeout=None)) is None:
             continue
         message, (log,) = arrived
-        with contextlib.suppress(OSError):  # early output went to a terminal
-            os.write(log, os.pread(sys.stdout.fileno(), MAX_EARLY_BYTES, 0))
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(log, stream.fileno())
+        redirect_output(log)
         os.close(log)
         yield from message["files"]
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 PROC = Path("/proc")
 
 PR_SET_PDEATHSIG = 1
+
+MAX_EARLY_BYTES = 2**20
+"""The most bytes of early output to copy to a log."""
 
 _prctl: Any = None
 """Looked up here, since a process that was just forked must not load a library."""
@@ -32,6 +36,16 @@ def end_with_parent(parent: int | None = None) -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def redirect_output(log: int) -> None:
+    """Write this process's output to the file of a descriptor from now on, and copy what is in its file so far."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    with contextlib.suppress(OSError):  # early output went to a terminal
+        os.write(log, os.pread(sys.stdout.fileno(), MAX_EARLY_BYTES, 0))
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(log, stream.fileno())
 
 
 def prefer_for_killing() -> None:

@@ -39,7 +39,7 @@ def documented_commands() -> list[tuple[str, ...]]:
     found = [shlex.split(line) for line in lines if re.match(r"(stagetree api|uvicorn) ", line)]
     found += [json.loads(command) for command in IMAGES]
     found += [each["command"] for file in MANIFESTS for each in containers(yaml.safe_load_all(file.read_text()))]
-    found.append(json.loads(Embedded(Path(), 1, ()).commands()["workers"][-1])["api"])
+    found.append(Embedded(Path(), 1, ()).commands()["api"])
     return sorted({tuple(each) for each in found if each[:2] == ["stagetree", "api"] or each[:1] == ["uvicorn"]})
 
 

@@ -13,17 +13,30 @@ from stacks import ROOT
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modules", ["app.workers.prefork, *MODULES", "app.main", "app.embedded.stack"])
+@pytest.mark.parametrize(
+    "modules", ["app.workers.prefork, *MODULES, *CONFIGURED_MODULES", "app.main", "app.embedded.stack"]
+)
 def test_processes_that_do_not_train_import_no_torch(modules: str) -> None:
     code = f"""
 import importlib, sys
-from app.workers.prefork import MODULES
+from app.workers.prefork import CONFIGURED_MODULES, MODULES
 for name in ({", ".join(part if part.startswith("*") else repr(part) for part in modules.split(", "))},):
     importlib.import_module(name)
 print(sorted({{"torch", "torchvision"}} & sys.modules.keys()))
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+def test_early_imports_of_workers_read_no_setting() -> None:
+    """They are made before the stack sends its settings."""
+    code = """
+from app.workers.prefork import import_early_modules
+from app.settings import settings
+import_early_modules()
+print(settings.cache_info().currsize)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
 
 
 def test_no_garbage_collection_runs_at_the_end_of_a_command() -> None:

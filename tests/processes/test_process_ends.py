@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,9 @@ from forks import run_in_fork
 from stacks import wait_for
 from transactions import TTL, Transactions
 
-from app.embedded.machine import Scratch
+from app.embedded import interpreters
+from app.embedded.interpreters import Interpreters, WorkerInterpreter
+from app.embedded.machine import Scratch, StackFailed
 from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.settings import settings
@@ -140,7 +141,7 @@ def run_until_sigterm(
 LATE = """
 import os, signal, sys, time
 from pathlib import Path
-from app.workers import prefork, tasks
+from app.workers import prefork
 parent = os.getpid()
 
 def end_with_parent():
@@ -148,7 +149,7 @@ def end_with_parent():
     while os.getppid() == parent:
         time.sleep(0.01)
 
-tasks.end_with_parent = end_with_parent
+prefork.end_with_parent = end_with_parent
 prefork.Prefork(Path(sys.argv[1])).start({"gpu0": ["celery", "--version"]})
 signal.pause()
 """
@@ -195,9 +196,26 @@ def test_the_next_stack_ends_processes_of_a_killed_one(tmp_path: Path, monkeypat
 
 @pytest.mark.slow
 def test_a_worker_that_ends_by_itself_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    workers = json.dumps({"gpu0": ["celery", "--version"]})
-    command = [sys.executable, "-P", "-m", "app.workers.prefork", str(tmp_path), workers]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
-    assert ended.returncode == 1
+    (early := tmp_path / "early").mkdir()
+    workers = WorkerInterpreter(str(early))
+    with (tmp_path / "workers.log").open("ab") as log:
+        workers.tell({"gpu0": ["celery", "--version"]}, tmp_path, {}, log)
+    workers.release()
+    assert workers.process.wait(600) == 1
+    workers.wire.close()
     said = (tmp_path / "gpu0.log").read_text().strip()
-    assert ended.stdout == f"gpu0 ended with exit code 0: {said} (its log is {tmp_path / 'gpu0'}.log)\n"
+    ended = f"gpu0 ended with exit code 0: {said} (its log is {tmp_path / 'gpu0'}.log)"
+    assert ended in (tmp_path / "workers.log").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_what_is_wrong_before_the_workers_are_told_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their interpreter starts before there is a stack, and has no log in its folder yet."""
+    (tmp_path / "celery.py").write_text("raise SystemExit('this is no celery')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(interpreters, "checkout_path", lambda: "")
+    (started := Interpreters()).workers.process.wait(600)
+    stack = Embedded(tmp_path / "kept", 1, (), interpreters=started)
+    with pytest.raises(StackFailed, match=r"^workers ended: this is no celery$"):
+        stack.start()
+    assert not Path(started.folder).exists()
