@@ -17,7 +17,7 @@ from app.api.application import make_app
 from app.api.services import ApiServices
 from app.events import Plans
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.outages import redact, store_is_unavailable
 from app.process.logs import write_json

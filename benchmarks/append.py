@@ -25,7 +25,7 @@ from app.domain.events import Evaluated
 from app.domain.terms import NodeId
 from app.events.codec import encode
 from app.events.database import Database
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 
 EVENT = Evaluated(node=NodeId("0" * 32), step=40, metrics={"val_accuracy": 0.9875, "val_loss": 0.0421})
 DATA = json.dumps(encode(EVENT)[2])

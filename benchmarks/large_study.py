@@ -11,7 +11,7 @@ from app.domain import events as e
 from app.domain.search_plan import Node
 from app.domain.terms import StudyId
 from app.events.database import Database
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 

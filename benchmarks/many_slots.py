@@ -38,7 +38,7 @@ from app.domain.decide import decide
 from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.plans import Plans
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.process.garbage_collection import collect_young, freeze_survivors
 from app.scheduling.fair_share import POLICIES
 from app.simulation.slots import VirtualSlot

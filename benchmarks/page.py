@@ -40,7 +40,7 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 from app.domain import events as e
 from app.embedded.machine import reserve
 from app.events.database import Database
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 
 PORT, _kept = reserve("127.0.0.1", 0)
 URL = f"http://127.0.0.1:{PORT}"

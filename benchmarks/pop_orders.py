@@ -30,7 +30,7 @@ import pop
 import pop_choosing
 from pop_choosing import STEPS, trace
 
-from app.search.tuners.pop_orders import ORDERS, Judgement, WaitingOrder, mean_rank
+from app.search.tuners.pop import ORDERS, Judgement, WaitingOrder, mean_rank
 from app.search.tuners.promising import divide, rank_confidence
 from app.simulation.traces import Trace, Workload
 

@@ -21,8 +21,8 @@ from app.domain.evolve import fold
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import StudyId
 from app.events.database import Database
-from app.events.log.sql import SqlLog
 from app.events.records import Plans
+from app.events.sql_log import SqlLog
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 

@@ -36,7 +36,7 @@ from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.process.garbage_collection import collect_young, freeze_survivors
 from app.scheduling.preemption import LEAST_SECONDS
 from app.simulation.slots import VirtualSlot

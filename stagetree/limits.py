@@ -109,7 +109,7 @@ def _plain(sequence: Any) -> Any:
 _text = json.JSONEncoder(default=_plain).encode
 
 
-def check_name_count(number: int, limits: Limits = LIMITS) -> None:
+def check_name_count(number: int, limits: Limits) -> None:
     """Raise `SequenceError` for too many hyper-parameters."""
     if number > limits.parameters:
         raise SequenceError("", f"must name at most {limits.parameters:,} hyper-parameters")

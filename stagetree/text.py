@@ -31,6 +31,11 @@ def float_text(value: float, digits: int) -> str:
     return f"{text}.0" if text.lstrip("-").isdigit() else text
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a number, and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def duration(seconds: float) -> str:
     """A duration as 3:05 or 2:03:05."""
     minutes, rest = divmod(round(seconds), 60)

@@ -33,8 +33,8 @@ from app.events import database as database_module
 from app.events.database import Database, sqlite_engine
 from app.events.file_records import FileRecords
 from app.events.log import EventLog
-from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog
+from app.events.sql_log import SqlLog
 from app.workers.warm import Warm
 from tests.plans import Story
 

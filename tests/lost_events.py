@@ -9,10 +9,9 @@ from sqlalchemy import select, text
 
 from app.events.file_records import FileLog
 from app.events.log import EventLog
-from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog, MemoryRecords
 from app.events.records import Records
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlLog, SqlRecords
 from app.events.tables import metadata
 
 WITHOUT_THE_LAST = (

@@ -33,7 +33,7 @@ from sqlalchemy import make_url
 from app.embedded.machine import redis_server, reserve
 from app.embedded.stack import Embedded
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from stagetree.client import Client, Unreachable
 from stagetree.runtime.warm import launch
 

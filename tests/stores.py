@@ -13,7 +13,7 @@ from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import Write, transact
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.state import State
 

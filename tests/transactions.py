@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from app.events.database import Database
-from app.events.row_types import RowChanges
-from app.events.rows import ChainRecord, SlotRecord, has_expired
-from app.events.rows.ports import RowsPort
-from app.events.sql_records import SqlRecords
+from app.events.rows import ChainRecord, RowChanges, RowsPort, SlotRecord, has_expired
+from app.events.sql_log import SqlRecords
 
 TTL = 60.0
 

@@ -16,7 +16,7 @@ from app.cli.output import Format, memory, plural, print_answer
 from app.cli.service import open_study
 
 if TYPE_CHECKING:
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
 
 DAY = 86_400.0
 

@@ -26,7 +26,7 @@ from app.embedded.machine import private_files
 
 if TYPE_CHECKING:
     from app.domain.events import StoredPart
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
     from app.storage.object_store import ObjectStore
 
 Json = dict[str, Any]
@@ -184,7 +184,7 @@ def _named_objects(records: SqlRecords, to: Path) -> tuple[int, list[StoredPart]
     from app.events import Plans
     from app.events.archive import list_archived
     from app.events.database import Database
-    from app.events.sql_records import SqlRecords as Records
+    from app.events.sql_log import SqlRecords as Records
 
     copied = to / DATABASE
     there = Records(Database(f"sqlite:///{copied}")) if copied.exists() else records

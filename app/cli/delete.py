@@ -18,7 +18,7 @@ from app.cli.service import open_study
 if TYPE_CHECKING:
     from app.domain.search_plan import Checkpoint, PlacedCheckpoint
     from app.events import Plans
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
     from app.storage.object_store import ObjectStore
     from app.storage.owned_store import Orphan
     from app.workers.scheduler.retention import Retention

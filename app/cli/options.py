@@ -14,7 +14,7 @@ from app.cli.output import Format, ListFormat
 from app.domain.slots import MOST_SHARES
 
 if TYPE_CHECKING:
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
     from app.storage.owned_store import OwnedStore
 
 MOST_SLOTS = 256
@@ -156,7 +156,7 @@ def open_store(folder: Path | None, records: SqlRecords) -> OwnedStore:
 def open_records(folder: Path | None) -> Iterator[SqlRecords]:
     """The log and rows in the database of `places`."""
     from app.events.database import Database
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
 
     records = SqlRecords(Database(places(folder)[0]))
     try:

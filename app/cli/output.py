@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.outages import SOUNDS_SECRET
-from stagetree.text import FINAL, value_text
+from stagetree.text import FINAL, is_number, value_text
 
 Json = dict[str, Any]
 
@@ -181,7 +181,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print aligned columns, numbers to the right. On a terminal, lines are cut at its width."""
     cells = [[cell_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) for at in range(len(header))]
+    numeric = [all(is_number(row[at]) or row[at] is None for row in rows) for at in range(len(header))]
     for line in [header, *cells]:
         aligned = [
             text.rjust(width) if right else text.ljust(width)
@@ -197,7 +197,3 @@ def cell_text(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

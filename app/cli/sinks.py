@@ -42,13 +42,13 @@ def print_to_stderr(sentence: str) -> None:
 
 
 @contextmanager
-def study_sinks(url: str, positions: Path, configured: str, say: Say = print_to_stderr) -> Iterator[None]:
+def study_sinks(url: str, positions: Path, configured: str) -> Iterator[None]:
     """Write studies' results to their sinks within the block.
 
     At its end, wait until completed studies are written, unless an error ends the block. configured: as
     STAGETREE_SINKS.
     """
-    runner = StudySinks(url, positions, configured, say)
+    runner = StudySinks(url, positions, configured)
     runner.start()
     try:
         yield

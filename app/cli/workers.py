@@ -169,7 +169,7 @@ def _has_work() -> bool:
     from app.domain.terms import StudyState
     from app.events import DatabaseUnavailable
     from app.events.database import Database
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url, patience=settings().patience_seconds))

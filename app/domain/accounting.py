@@ -81,7 +81,7 @@ def cost(plan: SearchPlan, study: Study) -> Waterfall:
     """The cost of the study to date."""
     ends = [horizon(study, trial) * len(trial.runs) for trial in study.trials]
     begins = [plan.start_step(trial) * len(trial.runs) for trial in study.trials]
-    served = [_steps_taken(plan, trial) for trial in study.trials]
+    served = [sum(_steps_reached(plan, name, end) for name, end in plan.path_ends(trial)) for trial in study.trials]
     ended = [(end, trial) for end, trial in zip(ends, study.trials, strict=True) if _is_over(study, trial)]
     stopped = sum(end - trial.steps * len(trial.runs) for end, trial in ended)
     distinct = sum(_steps_reached(plan, name, end) for name, end in study.max_step_by_node.items())
@@ -142,11 +142,6 @@ def recorded_steps(plan: SearchPlan, study: Study) -> int:
     """The unique steps of the study that are trained and whose state was not lost before it was saved."""
     nodes = ((plan.nodes[name], end) for name, end in study.max_step_by_node.items())
     return sum(max(0, min(end, node.trained) - node.start) for node, end in nodes)
-
-
-def _steps_taken(plan: SearchPlan, trial: Trial) -> int:
-    """The trained steps among the trial's requested ones, no matter which study trained them."""
-    return sum(_steps_reached(plan, name, end) for name, end in plan.path_ends(trial))
 
 
 def _steps_reached(plan: SearchPlan, name: NodeId, end: int) -> int:

@@ -1,4 +1,4 @@
-"""The events about results of training: metrics, checkpoints, comparisons, measurements, and their deletion.
+"""The events about results of training: metrics, checkpoints, comparisons, measurements, their deletion, and notes.
 
 See `app.domain.events` for the others.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from app.domain.sampler_inputs import SamplerInput
-from app.domain.study_annotations import Annotation
 from app.domain.terms import ChainId, NodeId, StudyId, VerificationKind
 
 Metrics = dict[str, float | None]
@@ -273,6 +272,45 @@ class StudyStruck:
     reason: str
     at: float
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAdded:
+    """A user wrote a note on a study, or on one of its trials."""
+
+    study: StudyId
+    trial: int | None
+    """None for a note on the study."""
+    text: str
+    at: float
+    by: str = ""
+    """The principal; "" for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteCorrected:
+    """The text of a note was replaced. The log keeps both texts."""
+
+    study: StudyId
+    note: int
+    """Its number in the study, from 0."""
+    text: str
+    at: float
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLabelled:
+    study: StudyId
+    tags: list[str]
+    """All tags that the study has now."""
+    attributes: dict[str, Any]
+    """The changed values by name; None removes one."""
+    at: float
+    by: str = ""
+
+
+Annotation = NoteAdded | NoteCorrected | StudyLabelled
+"""Notes, tags and attributes of a study. No decision depends on them."""
 
 Artifact = (
     Evaluated

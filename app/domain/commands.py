@@ -5,20 +5,14 @@ Clock readings and random ids are fields of the commands, so that deciding stays
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.domain.events import Json, PackingProfiled, PlanOpened, Stage
 from app.domain.sampler_inputs import ResultsLearned as ResultsLearned
 from app.domain.search_plan import AVERAGE_OF, PlacedCheckpoint, Progresses
-from app.domain.study_annotations import AddNote as AddNote
-from app.domain.study_annotations import CorrectNote as CorrectNote
-from app.domain.study_annotations import LabelStudy as LabelStudy
 from app.domain.terms import ChainId, ChainOutcome, StudyId, VerificationKind
-from app.domain.trial_requests import AverageTrials as AverageTrials
-from app.domain.trial_requests import BranchTrial as BranchTrial
-from app.domain.trial_requests import SuggestConfigurations as SuggestConfigurations
-from app.domain.trial_requests import WithdrawSuggestion as WithdrawSuggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +275,95 @@ class RecordDeleted:
     """Record that these objects of released checkpoints, or of weights that no study starts from, are deleted."""
 
     keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchTrial:
+    """Add a user's trial that branches off another one after step `at`. Reopens a study that has ended.
+
+    hp: the new sequence of each hyper-parameter that changes, with t = 0 at the branch. steps: in total.
+    """
+
+    study: StudyId
+    trial: int
+    at: int
+    hp: Json
+    steps: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageTrials:
+    """Add a user's trial that begins with the mean of others. Reopens a study that has ended.
+
+    trials: their numbers. best: the number of best trials to average instead. last: the number of the last saved states
+    to average of a single trial. weights: one for each state; empty for equal ones. steps: in total, if it is trained
+    further. hp: the changed sequences from there on, as for a branch.
+    """
+
+    study: StudyId
+    trials: tuple[int, ...] = ()
+    best: int | None = None
+    last: int | None = None
+    weights: tuple[float, ...] = ()
+    steps: int | None = None
+    hp: Json = field(default_factory=dict)
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestConfigurations:
+    """Enqueue configurations for a study's tuner, all of them or none. Callers have checked them against its space."""
+
+    study: StudyId
+    configurations: tuple[Json, ...]
+    at: float
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithdrawSuggestion:
+    """Withdraw a suggestion that no trial has taken up."""
+
+    study: StudyId
+    suggestion: int
+    at: float
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddNote:
+    """Add a note to a study, or to one of its trials."""
+
+    study: StudyId
+    text: str
+    trial: int | None
+    at: float
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectNote:
+    """Replace the text of a note."""
+
+    study: StudyId
+    event: int
+    """The position in its study of the event that added the note."""
+    text: str
+    at: float
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelStudy:
+    """Add and remove tags, and set attributes; None removes one."""
+
+    study: StudyId
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    at: float
+    by: str = ""
 
 
 StudyCommand = (

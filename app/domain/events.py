@@ -25,6 +25,8 @@ from app.domain.artifacts import ExactnessTested as ExactnessTested
 from app.domain.artifacts import InputsSeen as InputsSeen
 from app.domain.artifacts import Metrics as Metrics
 from app.domain.artifacts import NeedsMore as NeedsMore
+from app.domain.artifacts import NoteAdded as NoteAdded
+from app.domain.artifacts import NoteCorrected as NoteCorrected
 from app.domain.artifacts import PackingChosen as PackingChosen
 from app.domain.artifacts import PackingProfiled as PackingProfiled
 from app.domain.artifacts import Profile as Profile
@@ -32,12 +34,10 @@ from app.domain.artifacts import RanksProfiled as RanksProfiled
 from app.domain.artifacts import StoredPart as StoredPart
 from app.domain.artifacts import StudyDeleted as StudyDeleted
 from app.domain.artifacts import StudyIsolated as StudyIsolated
+from app.domain.artifacts import StudyLabelled as StudyLabelled
 from app.domain.artifacts import StudyStruck as StudyStruck
 from app.domain.artifacts import WeightsDropped as WeightsDropped
 from app.domain.sampler_inputs import ConfigurationSuggested as ConfigurationSuggested
-from app.domain.study_annotations import NoteAdded as NoteAdded
-from app.domain.study_annotations import NoteCorrected as NoteCorrected
-from app.domain.study_annotations import StudyLabelled as StudyLabelled
 from app.domain.terms import ChainId, ChainOutcome, FailureKind, NodeId, StudyId, VerificationKind
 
 Json = dict[str, Any]

@@ -16,6 +16,7 @@ from typing import Any
 from app.domain import events as e
 from app.domain.search_plan import ErrorLocation, Node, Study, Trial
 from app.domain.terms import FailureKind, TrialState
+from stagetree.text import is_number
 
 ENVIRONMENT_ERRORS = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, OSError)
@@ -188,7 +189,7 @@ def _distinguishing_conditions(failed: Sequence[Leaves], others: Sequence[Leaves
 
 
 def _difference(name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> str:
-    if all(map(_is_number, mine)) and all(map(_is_number, theirs)):
+    if all(map(is_number, mine)) and all(map(is_number, theirs)):
         if min(mine) > max(theirs):
             return f"{name} >= {_short(min(mine))}"
         return f"{name} <= {_short(max(mine))}" if max(mine) < min(theirs) else ""
@@ -196,10 +197,6 @@ def _difference(name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> str:
     if len(kinds) > 1 or mine[0] is None or kinds[0] in set(map(repr, theirs)):
         return ""
     return f"{name} = {_short(mine[0])}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _short(value: object) -> str:

@@ -3,6 +3,10 @@
 Tuners compare trials at rungs. The reason of a start or a promotion names the rung that it leads to. A rung ranks
 trials by their result there; failed trials come last. In a study with a `rung_value`, the result at a rung is the
 result of the cooldown that branches off there.
+
+Equal results at a rung are ordered by a seeded draw, or by number. In a grid, neighbours have adjacent numbers. So
+where most results are equal, the order by number promotes one corner of the grid. A draw gives equal results equal
+chances. It is a hash, so replay repeats it.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from app.domain.failures import failure_text
 from app.domain.objectives import FAILED, Objectives, ResultScore
@@ -18,8 +23,44 @@ from app.domain.results import sign
 from app.domain.rung_values import RUNG_AT, RungValues
 from app.domain.search_plan import AVERAGE_OF, Study, Trial, TrialEvent
 from app.domain.terms import StudyState, TrialDisplayState, TrialEventKind, TrialState
-from app.domain.ties import BY_NUMBER, TieOrder, trial_of
 from stagetree.text import drawn_text, rank_text
+
+_TRIAL_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TieOrder:
+    """The `ties` of a study. Equal results are sorted by the tie break of their trial, the least first."""
+
+    seed: int | None = None
+    """Of the draw; None to order by number."""
+
+    @classmethod
+    def from_field(cls, ties: str | None, seed: int) -> TieOrder:
+        """The order that a tuner's field `ties` names. Studies of 0.1.0 lack the field and order by number."""
+        return cls(seed if ties == "seed" else None)
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.seed is not None
+
+    def tie_break(self, rung: int, trial: int) -> int:
+        """A number that holds the draw and then the trial, so that each trial has its own."""
+        return self._draw(rung, trial) << _TRIAL_BITS | trial
+
+    def _draw(self, rung: int, trial: int) -> int:
+        if self.seed is None:
+            return 0
+        return int.from_bytes(sha256(f"{self.seed}/ties/{rung}/{trial}".encode()).digest()[:8])
+
+
+BY_NUMBER = TieOrder()
+
+
+def trial_of(tie_break: int) -> int:
+    """The trial that has this tie break."""
+    return tie_break & ((1 << _TRIAL_BITS) - 1)
+
 
 Place = tuple[int, int]
 """(bracket, rung)"""

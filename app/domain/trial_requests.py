@@ -7,77 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from app.domain import commands as c
 from app.domain import events as e
+from app.domain.events import Json
+from app.domain.outstanding_requests import may_reach_target
 from app.domain.sampler_inputs import SuggestionWithdrawn
 from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
-from app.domain.targets import may_reach_target
 from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
 from stagetree.limits import DATA_SEED, Limits, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for_length
 
-Json = dict[str, Any]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchTrial:
-    """Add a user's trial that branches off another one after step `at`. Reopens a study that has ended.
-
-    hp: the new sequence of each hyper-parameter that changes, with t = 0 at the branch. steps: in total.
-    """
-
-    study: StudyId
-    trial: int
-    at: int
-    hp: Json
-    steps: int
-    time: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AverageTrials:
-    """Add a user's trial that begins with the mean of others. Reopens a study that has ended.
-
-    trials: their numbers. best: the number of best trials to average instead. last: the number of the last saved states
-    to average of a single trial. weights: one for each state; empty for equal ones. steps: in total, if it is trained
-    further. hp: the changed sequences from there on, as for a branch.
-    """
-
-    study: StudyId
-    trials: tuple[int, ...] = ()
-    best: int | None = None
-    last: int | None = None
-    weights: tuple[float, ...] = ()
-    steps: int | None = None
-    hp: Json = field(default_factory=dict)
-    time: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuggestConfigurations:
-    """Enqueue configurations for a study's tuner, all of them or none. Callers have checked them against its space."""
-
-    study: StudyId
-    configurations: tuple[Json, ...]
-    at: float
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithdrawSuggestion:
-    """Withdraw a suggestion that no trial has taken up."""
-
-    study: StudyId
-    suggestion: int
-    at: float
-    by: str = ""
-
-
-def withdraw(study: Study, command: WithdrawSuggestion) -> Iterator[SuggestionWithdrawn]:
+def withdraw(study: Study, command: c.WithdrawSuggestion) -> Iterator[SuggestionWithdrawn]:
     """Withdraw a suggestion. Raises `Unknown`, or `StateConflict` if a trial has taken it up."""
     number, count = command.suggestion, len(study.suggestions)
     if not 0 <= number < count:

@@ -246,7 +246,7 @@ def user_token(file: Path, database_url: str) -> str:
     """The token of the folder's user, kept in that file. Raises `StackFailed`."""
     from app.events import DatabaseUnavailable  # slow to import, and needed by few
     from app.events.database import Database
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
     from app.service.access import load_or_create_token
 
     records = SqlRecords(Database(database_url))

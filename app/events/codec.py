@@ -12,6 +12,8 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, get_args
 
+from pydantic_core import from_json
+
 from app.domain.events import (
     AverageNamed,
     ChainAssigned,
@@ -27,6 +29,19 @@ from app.domain.events import (
     StoredPart,
 )
 from app.domain.terms import ChainOutcome, FailureKind, VerificationKind
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises `ValueError`.
+
+    Equal short strings are one object, also of several texts: each event of a trial names its hyper-parameters, nodes
+    and chains again, and plans hold thousands of them.
+    """
+    try:
+        return from_json(text, cache_strings="all")
+    except ValueError:  # half a surrogate pair, or very deep: the standard library reads both
+        return json.loads(text)
+
 
 Data = dict[str, Any]
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     ColumnElement,
     Engine,
     Float,
+    TextClause,
     bindparam,
     create_engine,
     event,
@@ -31,7 +32,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
-from app.events.json_text import read_json
+from app.events.codec import read_json
 from app.events.schema_numbers import check_schema_is_known, migrations_folder
 from app.events.sqlite import SAFE_WAL, SQLITE, SQLITE_NOW
 from app.outages import raise_outage
@@ -247,3 +248,8 @@ def schema_of(connection: Connection) -> str | None:
 def _parse_url(url: str) -> URL:
     parsed = make_url(url)
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername in ("postgres", "postgresql") else parsed
+
+
+def was_written_since(table: str) -> TextClause:
+    """A condition: `writer`, or a transaction after it, wrote the row. `age` counts back from the newest one."""
+    return text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")

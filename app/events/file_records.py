@@ -18,17 +18,15 @@ from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import StudyStruck
 from app.domain.evolve import struck_studies
 from app.domain.terms import StudyId
-from app.events.codec import decode
-from app.events.json_text import read_json
-from app.events.log.port import Append, EventLog, StoredEvent, check_no_gap
-from app.events.row_types import LIVE, ChainRecord, SlotRecord, StudyRecord
-from app.events.rows.ports import RowsPort
+from app.events.codec import decode, read_json
+from app.events.log import Append, EventLog, StoredEvent, check_no_gap
+from app.events.rows import LIVE, ChainRecord, RowsPort, SlotRecord, StudyRecord
 from app.events.schema_numbers import check_schema_is_known
 from app.events.sqlite import SQLITE, SQLITE_NOW
 from app.outages import raise_outage
 
 if TYPE_CHECKING:
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
 
 PATIENCE_SECONDS = 20.0
 EVENTS = "SELECT position, stream, version, type, schema_version, data, at, by FROM events WHERE stream = ?"
@@ -49,7 +47,7 @@ class FileRecords:
     def all(self) -> SqlRecords:
         """The same records with all operations."""
         from app.events.database import Database
-        from app.events.sql_records import SqlRecords
+        from app.events.sql_log import SqlRecords
 
         return SqlRecords(Database(self.url))
 

@@ -27,8 +27,7 @@ from app.events import archive
 from app.events.database import Database, SqlSession
 from app.events.log import VersionConflict
 from app.events.records import Records
-from app.events.rows import Fenced, StudyRecord
-from app.events.rows.ports import RowsPort
+from app.events.rows import Fenced, RowsPort, StudyRecord
 from app.events.tables import CHAINS, EVENTS, KEYS, SCHEDULERS, SLOTS, STUDIES, TOKENS
 
 BATCH = 1000

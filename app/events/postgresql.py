@@ -10,7 +10,7 @@ import psycopg
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL
 
-from app.events.json_text import read_json
+from app.events.codec import read_json
 
 
 class LimitedConnection(psycopg.Connection[Any]):

@@ -16,7 +16,7 @@ from app.domain.events import Event
 from app.domain.search_plan import SearchPlan
 from app.events.log import Alongside, Append, EventLog, Idempotency, StoredEvent, VersionConflict
 from app.events.plans import Plans
-from app.events.rows.ports import RowsPort
+from app.events.rows import RowsPort
 from app.outages import LostRace
 from stagetree.backoff import Backoff
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from app.events.row_types import LIVE, ChainRecord, SlotRecord, StudyRecord, TokenRecord
+from app.events.rows import LIVE, ChainRecord, SlotRecord, StudyRecord, TokenRecord
 
 ROWID = BigInteger().with_variant(Integer, "sqlite")
 

@@ -7,7 +7,7 @@ trained again as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain import checkpoint_needs
 from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint, VerificationOrder
@@ -148,7 +148,8 @@ def keep_at(frontier: Frontier, spans: Sequence[Span]) -> tuple[int, ...]:
 
 def verification_assignment(frontier: Frontier, proof: Verification) -> ChainAssignment:
     """The assignment of a chain that runs a verification."""
-    return base_assignment(frontier, proof.trial, proof.stages, proof.resume, proof=proof.order, patient=True)
+    work = base_assignment(frontier, proof.trial, proof.stages, proof.resume)
+    return replace(work, proof=proof.order, patient=True)
 
 
 def verify_witness(plan: SearchPlan, kind: VerificationKind, witness: Witness, device: str) -> Verification | None:

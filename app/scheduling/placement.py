@@ -81,17 +81,12 @@ def _waiting_below(plan: SearchPlan, node: Node, step: int, study: StudyId | Non
 def assign(
     frontier: Frontier, spans: Sequence[Span], stages: tuple[Stage, ...], intermediate_bytes: int, **how: Any
 ) -> ChainAssignment:
-    """The assignment of a chain of these spans, which must be trained as `stages`. how: its other fields."""
+    """The assignment of a chain of these spans, which must be trained as `stages`. how: fields of `ChainAssignment`."""
     plan, is_alone = frontier.plan, frontier.plan.nodes[spans[0].node].is_isolated
     trial = plan.trial(lead_trial(plan, spans[-1]))
-    resume, mean = resume_point(plan, spans[0]), start_mean(plan, spans[0])
-    return base_assignment(
-        frontier,
-        trial,
-        stages,
-        resume,
+    return replace(
+        base_assignment(frontier, trial, stages, resume_point(plan, spans[0]), start_mean(plan, spans[0])),
         hp=_chain_hp(plan, trial, spans[-1]),
-        mean=mean,
         inputs=inputs.watched_files(plan, plan.studies[trial.study]),
         intermediate_bytes=0 if is_alone else intermediate_bytes,
         keep_for_good=tuple(
@@ -136,9 +131,13 @@ def _is_patient(plan: SearchPlan, trial: Trial, spans: Sequence[Span]) -> bool:
 
 
 def base_assignment(
-    frontier: Frontier, trial: Trial, stages: tuple[Stage, ...], resume: ResumePoint | None, **how: Any
+    frontier: Frontier,
+    trial: Trial,
+    stages: tuple[Stage, ...],
+    resume: ResumePoint | None,
+    mean: tuple[tuple[ResumePoint, float], ...] = (),
 ) -> ChainAssignment:
-    """The assignment of these stages with one trial's values, from a state or from step 0. how: its other fields."""
+    """The assignment of these stages with one trial's values, from a state, from a mean of states or from step 0."""
     plan, study = frontier.plan, frontier.plan.studies[trial.study]
     assert plan.opened is not None
     return ChainAssignment(
@@ -152,12 +151,13 @@ def base_assignment(
         parallel=plan.opened.parallel,
         study=study.id,
         trial=trial.number,
+        hp=dict(trial.run_through(stages[-1].node).hp),
         stages=stages,
         resume=resume,
+        mean=mean,
         runtime_args=study.spec.runtime_args,
         submitted_at=study.submitted_at,
-        begin=None if resume or how.get("mean") else initial_weights(plan, study),
-        **{"hp": dict(trial.run_through(stages[-1].node).hp)} | how,
+        begin=None if resume or mean else initial_weights(plan, study),
     )
 
 

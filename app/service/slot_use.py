@@ -60,9 +60,9 @@ def slot_view(
     chains: Mapping[str, ChainRecord],
     now: float,
     lease_seconds: float,
-    error: StageEstimates | None = None,
+    error: StageEstimates | None,
     *,
-    sees_all: bool = True,
+    sees_all: bool,
 ) -> Slot:
     """A slot with its work, by the row of its chain or of the chain that it is lent to.
 

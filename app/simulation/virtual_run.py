@@ -9,19 +9,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import Waterfall, cost, planned_cost
-from app.domain.evolve import collector_paused
+from app.domain.decide import decide
+from app.domain.evolve import collector_paused, fold
 from app.domain.search_plan import Node, SearchPlan, StoredSpec, Study
 from app.domain.terms import Refused, StudyId
 from app.scheduling.costs import Costs
 from app.search.samplers import NEEDED
-from app.search.tuners.driver import TunerFailed
+from app.search.tuners import TunerDriver, TunerFailed
 from app.simulation.list_scheduling import ListScheduling
-from app.simulation.requests import request_all
 from app.simulation.simulator import Simulator, Unit, submission
 from stagetree.limits import Limits
 from stagetree.spec import StudySpec
+
+
+def request_all(study: c.SubmitStudy, limits: Limits, watch: Callable[[int], None]) -> SearchPlan:
+    """The plan after the study's tuner has requested all that it wants without any result.
+
+    watch: called with the number of events; an exception ends it. Raises `Refused` and `TunerFailed`, too.
+    """
+    plan = SearchPlan()
+    fold(decide(plan, study, limits), plan)
+    asking = plan.studies[study.study]
+    driver = TunerDriver(asking.spec.json)
+    while actions := driver.suggest(limits.trials):
+        fold(decide(plan, c.ApplyTunerActions(study=study.study, actions=actions), limits), plan)
+        driver.observe(asking)
+        watch(plan.version)
+    return plan
+
 
 MOST_EVENTS = 2_000_000
 ENDINGS = ("target", "patience", "max_time", "max_slot_seconds")

@@ -32,7 +32,7 @@ from stagetree.runtime.wire import Wire
 from stagetree.system.processes import end_with_parent, redirect_output
 
 if TYPE_CHECKING:
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
 
 QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know of each other: the database has their state."""
@@ -180,7 +180,7 @@ def has_work(*, if_unavailable: bool) -> bool:
 def _open_records() -> Iterator[SqlRecords]:
     """Open the records and close them again, so that no fork inherits a connection."""
     from app.events.database import Database
-    from app.events.sql_records import SqlRecords
+    from app.events.sql_log import SqlRecords
     from app.settings import settings
 
     records = SqlRecords(Database(settings().database_url))

@@ -20,7 +20,7 @@ from uuid import uuid4
 from app.events import Plans, Records, change
 from app.events.database import Database
 from app.events.housekeeping import clean
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.process.garbage_collection import collect_young, freeze_survivors
 from app.registry import Catalogue, register

@@ -34,7 +34,7 @@ from celery.signals import (
 from app.domain.slots import NAME
 from app.events import SlotTaken
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.outages import DatabaseUnavailable, LostRace
 from app.process import limits
 from app.process.logs import write_json

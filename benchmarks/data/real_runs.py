@@ -12,7 +12,7 @@ from app.domain import events as e
 from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.events.log import StoredEvent
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.simulation.pace import Overheads
 from stagetree.client import Client
 

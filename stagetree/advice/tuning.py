@@ -15,7 +15,7 @@ from stagetree.spec.suggestions import sampled_count
 from stagetree.spec.tuners import AshaTuner, AsyncHyperbandTuner, FixedTuner, HyperbandTuner, PbtTuner, ShaTuner
 from stagetree.spec.tuners.base import DRAWN_FIRST
 from stagetree.spec.tuners.early_stopping import CurveTuner
-from stagetree.spec.tuners.rungs import (
+from stagetree.spec.tuners.halving import (
     ENDLESS,
     MIN_EVALUATIONS,
     boundary_steps,

@@ -45,7 +45,7 @@ def attributes(model: nn.Module, without: tuple[type, ...] = ()) -> dict[str, di
 
 
 def restore_attributes(
-    model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...] = ()
+    model: nn.Module, by_module: Mapping[str, Mapping[str, Plain]], without: tuple[type, ...]
 ) -> None:
     """Restore attributes that `attributes` returned, and delete all others of this kind."""
     for name, module in _modules(model, without):

@@ -139,7 +139,7 @@ def unrestored_cause(names: Iterable[str]) -> str:
     return f"Likely: {named} {NOT_RESTORED}" if named else ""
 
 
-def metric_cause(stray: Iterable[str] = ()) -> str:
+def metric_cause(stray: Iterable[str]) -> str:
     """The likely cause of differing metrics with equal weights. stray: names of values that were not restored."""
     return unrestored_cause(stray) or METRIC_CAUSE
 

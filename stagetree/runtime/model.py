@@ -227,7 +227,7 @@ class Model:
         self,
         buffers: Buffers,
         machine: Mapping[str, Any],
-        describe: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        describe: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None,
     ) -> tuple[Buffer, int]:
         """As `save`, in a reusable buffer. describe: what to save beside the state, given the state."""
         with self._unsavable():

@@ -127,7 +127,7 @@ class TemplateRole:
         os._exit(0)
 
 
-def unsafe_reason(before: KernelState, fds: Collection[int] = ()) -> str:
+def unsafe_reason(before: KernelState, fds: Collection[int]) -> str:
     """Why forks would not train like a process of their own, in words that follow "it"; empty if they would.
 
     before: the state before the trainer's file was imported. fds: descriptors that are not the trainer's.

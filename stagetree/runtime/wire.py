@@ -122,7 +122,7 @@ class Wire:
         return message, [self._fds.popleft() for _ in range(number)]
 
 
-def _packed(message: Mapping[str, Any], fds: int = 0) -> bytes:
+def _packed(message: Mapping[str, Any], fds: int) -> bytes:
     body = json.dumps(message).encode()
     return HEAD.pack(len(body), fds) + body
 

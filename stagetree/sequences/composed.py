@@ -9,9 +9,8 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from stagetree.sequences.base import Sequence, check_count, check_list, check_number, parse, pieces_from, set_field
-from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import Form, HalfCosine, Held, OneMinusSqrt, Piece, Ramp, Slide
-from stagetree.sequences.values import common_numbers
+from stagetree.sequences.values import SequenceError, common_numbers
 
 
 def moved_span(sequence: Sequence, origin: int) -> tuple[int, int] | None:

@@ -19,7 +19,6 @@ from stagetree.sequences.base import (
     set_field,
 )
 from stagetree.sequences.composed import DECAYS, check_shape
-from stagetree.sequences.errors import SequenceError
 from stagetree.sequences.forms import (
     Geometric,
     HalfCosine,
@@ -32,7 +31,7 @@ from stagetree.sequences.forms import (
     Slide,
     power,
 )
-from stagetree.sequences.values import Scalar, common_numbers, number_from
+from stagetree.sequences.values import Scalar, SequenceError, common_numbers, number_from
 
 _FURTHEST = 2.0**53
 """Beyond this step, neighbouring floats are more than a step apart, so adding a period may not advance."""

@@ -118,7 +118,8 @@ class MovingForm(_Named):
 
     @property
     def is_held(self) -> bool:
-        return False
+        first, second = self.numbers
+        return bool(getattr(self, first) == getattr(self, second))
 
     def at(self, t: int) -> float:
         return number_from(self._value(t - self.origin), getattr(self, self.numbers[0]))
@@ -174,10 +175,6 @@ class PowerLaw(MovingForm):
             return self.init
         return self.low + (self.init - self.low) * power(1 + u / self.scale, self.exponent)
 
-    @property
-    def is_held(self) -> bool:
-        return self.init == self.low
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ramp(MovingForm):
@@ -194,10 +191,6 @@ class Ramp(MovingForm):
             return self.high
         return self.low + (self.high - self.low) * (u + 1) / self.steps
 
-    @property
-    def is_held(self) -> bool:
-        return self.low == self.high
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slide(MovingForm):
@@ -211,10 +204,6 @@ class Slide(MovingForm):
 
     def _value(self, u: float) -> float:
         return self.first + (self.last - self.first) * u / self.steps
-
-    @property
-    def is_held(self) -> bool:
-        return self.first == self.last
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,10 +220,6 @@ class HalfCosine(MovingForm):
         if u == 0:
             return self.init
         return self.low + (self.init - self.low) * (1 + math.cos(math.pi * u / self.period)) / 2
-
-    @property
-    def is_held(self) -> bool:
-        return self.init == self.low
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -270,10 +255,6 @@ class OneMinusSqrt(MovingForm):
         if u == 0:
             return self.peak
         return self.final + (self.peak - self.final) * (1 - math.sqrt(u / self.steps))
-
-    @property
-    def is_held(self) -> bool:
-        return self.peak == self.final
 
 
 CURVES: tuple[type[MovingForm], ...] = (

@@ -28,7 +28,18 @@ from fractions import Fraction
 from struct import pack
 from typing import Any, TypeGuard
 
-from stagetree.sequences.errors import SequenceError
+
+class SequenceError(ValueError):
+    """An invalid sequence: `field` is the path inside it, `problem` a sentence about the error."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field, self.problem = field, problem
+
+    def nested_field(self, path: str) -> str:
+        """The path of the error inside `path`; either may be empty."""
+        return f"{path}{'.' if path and self.field and not self.field.startswith('[') else ''}{self.field}"
+
 
 Scalar = bool | int | float | str | None | tuple["Scalar", ...]
 """A value of a hyper-parameter. A list is one value too, held as a tuple, which is immutable."""

@@ -2,7 +2,7 @@
 
 A space maps each hyper-parameter to a scalar, a sequence, a distribution, a family object with distributions in any of
 its fields, or a list of such entries to choose from. Hyper-parameters can be conditional: see
-`stagetree.space.conditions`.
+`stagetree.space.where`.
 
 >>> decays = {"family": "exponential", "init": {"choice": [0.1, 0.2]}, "gamma": 0.9}
 >>> space = Space({"lr": [decays, 0.1], "bs": [64, 128]})
@@ -30,10 +30,9 @@ from stagetree.space.distributions import (
     plain,
 )
 from stagetree.space.entries import read_entry
-from stagetree.space.lengths import LENGTH
 from stagetree.space.notation import DISTRIBUTIONS, canonical
 from stagetree.space.patterns import Choose, random_choices
-from stagetree.space.space import Space
+from stagetree.space.space import LENGTH, Space
 from stagetree.space.where import Where, WhereError
 
 __all__ = [

@@ -96,7 +96,7 @@ BuiltConfiguration = tuple[Values, dict[str, Sequence]]
 """A configuration with the values it was built from."""
 
 
-def build_suggestion(space: Space, choose: Choose, fixed: Mapping[str, Any] | None = None) -> BuiltConfiguration | None:
+def build_suggestion(space: Space, choose: Choose, fixed: Mapping[str, Any] | None) -> BuiltConfiguration | None:
     """Build the configuration with the `fixed` values; `choose` gives the other values.
 
     None if a sequence is invalid, if `where` rejects it, or if a fixed value has no effect in it.

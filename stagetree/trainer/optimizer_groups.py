@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stagetree.sequences import did_you_mean
+from stagetree.text import is_number
 from stagetree.trainer.divided_tensors import local
 from stagetree.trainer.ranks.group import here
 
@@ -68,9 +69,9 @@ def _scales(name: str, groups: list[dict[str, Any]], make: Make, hp: dict[str, A
     """Each group's factor for the study's value; None for groups with a value of their own."""
     if len(groups) == 1 or any(f"{name}_scale" in group for group in groups):
         return [float(group.get(f"{name}_scale", 1.0)) for group in groups]
-    if name not in RATES or not _is_number(hp[name]):
+    if name not in RATES or not is_number(hp[name]):
         values = [_plain(group.get(name)) for group in groups]
-        is_told = any(each != 0 for each in values) or not _is_number(hp[name])
+        is_told = any(each != 0 for each in values) or not is_number(hp[name])
         return _common_scales(name, values if is_told else _probe_zeros(name, values, make, hp))
     (base, one), (other_base, two) = (_values(name, make, {**hp, name: value}) for value in (1.0, 2.0))
     if one == two:
@@ -134,10 +135,6 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}

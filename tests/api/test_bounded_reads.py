@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 
 from app.api import streaming
 from app.cli.export import trace_lines
+from app.events import log as event_log
 from app.events.database import Database
-from app.events.log import StoredEvent, port
-from app.events.log.sql import SqlLog
+from app.events.log import StoredEvent
 from app.events.plans import Plans
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlLog, SqlRecords
 from app.service import queries, trial_logs
 from app.service.html_report import parse
 from app.service.services import Services
@@ -40,7 +40,7 @@ class CountingLog(SqlLog):
 @pytest.fixture
 def log(app: FastAPI, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingLog]:
     """The log that the application reads from here on."""
-    monkeypatch.setattr(port, "SCAN_BATCH", PART)
+    monkeypatch.setattr(event_log, "SCAN_BATCH", PART)
     monkeypatch.setattr(streaming, "BATCH", PART)
     records = SqlRecords(Database(sqlite_url))
     records.log = log = CountingLog(records.database)

@@ -14,7 +14,7 @@ from sqlalchemy.event import listen
 from app.api import streaming
 from app.domain import commands as c
 from app.domain.terms import StudyId
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 from app.outages import DatabaseUnavailable
 from app.service.services import Services
 from tests.api.world import Workers

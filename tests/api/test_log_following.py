@@ -13,8 +13,8 @@ from app.api import streaming
 from app.api.streaming import Tail, Watcher
 from app.domain.events import StudyPaused
 from app.events.database import Database
-from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog
+from app.events.sql_log import SqlLog
 from app.events.tables import EVENTS
 from app.outages import DatabaseUnavailable
 from app.service.services import Services

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain import commands as c
 from app.domain.terms import StudyId
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 from app.service import chart_data, plan_history, queries
 from app.service.plan_history import PlanHistories
 from app.service.services import Services

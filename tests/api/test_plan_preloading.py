@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from app.api.application import warm
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.main import create_app
 from app.outages import DatabaseUnavailable
 from app.settings import Settings

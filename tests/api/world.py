@@ -22,7 +22,7 @@ from app.domain.search_plan import SearchPlan, Trial
 from app.domain.terms import ChainId, StudyId
 from app.events.records import Write, record, transact
 from app.events.rows import LeaseFence
-from app.events.rows.sql_rows import Rows
+from app.events.sql_rows import Rows
 from app.search.tuners import TunerDriver
 from app.service.services import Services
 

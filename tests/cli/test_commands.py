@@ -28,7 +28,7 @@ from app.cli.watch import Show, follow, print_study, watch_until_end
 from app.domain import events as e
 from app.domain.terms import StudyId
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from stagetree import Client
 from stagetree.sinks.tensorboard import FILE
 from stagetree.text import saved_text

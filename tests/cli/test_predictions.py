@@ -14,7 +14,7 @@ from app.domain.search_plan import Node, Study
 from app.domain.terms import TrialState
 from app.events.database import Database
 from app.events.records import record
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.simulation.simulator import Simulator
 from tests.tuners.worlds import STUDY, simulator, spec
 

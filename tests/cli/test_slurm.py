@@ -15,7 +15,7 @@ from app.cli.workers import REQUIRED_SETTINGS, task_queue
 from app.domain.slots import NAME, shared_gpu
 from app.events import StudyRecord
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.settings import settings
 
 ROOT = Path(__file__).parents[2]

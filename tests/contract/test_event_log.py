@@ -22,10 +22,9 @@ from app.domain.events import (
 from app.domain.terms import ChainOutcome, FailureKind
 from app.events.database import Database
 from app.events.log import EventLog, Gap, KeyReused, VersionConflict
-from app.events.log.sql import SqlLog
 from app.events.rows import StudyRecord
-from app.events.rows.sql_rows import Rows
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlLog, SqlRecords
+from app.events.sql_rows import Rows
 
 PAUSED, RESUMED = StudyPaused(study="s1"), StudyResumed(study="s1")
 

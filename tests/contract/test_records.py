@@ -27,13 +27,13 @@ from app.events.rows import (
     ChainNotClaimable,
     Fenced,
     LeaseFence,
+    RowsPort,
     SlotLost,
     SlotTaken,
     StudyRecord,
     TokenRecord,
 )
-from app.events.rows.ports import RowsPort
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)
 BERTAS = LeaseFence(1, "berta")

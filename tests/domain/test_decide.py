@@ -11,7 +11,7 @@ import pytest
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.decide import decide
-from app.domain.decide.study_annotations import MOST_NOTES
+from app.domain.decide.studies import MOST_NOTES
 from app.domain.schedule import path
 from app.domain.search_plan import Note
 from app.domain.terms import ChainId, Refused, StateConflict, StudyId, Unknown

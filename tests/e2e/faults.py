@@ -12,7 +12,7 @@ from toys import curves, grid, switch, trials
 
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 BRANCH, SHORT, LONG = 2, 5, 40
 DONE, LANES = 3, 8

@@ -16,7 +16,7 @@ import psutil
 from sqlalchemy import text
 from stacks import Cluster, wait_for
 
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 from app.events.tables import metadata
 
 Fault = Callable[[Cluster, Random], str]

@@ -18,7 +18,7 @@ from stacks import LEASE_SECONDS, Cluster, wait_for
 from toys import grid
 
 from app.domain.terms import Scope
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.service.access import KNOWN_SECONDS, create, revoke
 from stagetree.client import Client
 from tests.promql import NAME, Prometheus

@@ -29,7 +29,7 @@ from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.embedded.machine import reserve
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from stagetree.client import Client
 from tests.conftest import drop_database, make_database
 

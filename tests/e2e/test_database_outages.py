@@ -16,7 +16,7 @@ from toys import grid
 
 from app.domain.terms import ChainState
 from app.events.rows import ChainRecord
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 Outage = Callable[[], AbstractContextManager[None]]
 Submit = Callable[[], str]

@@ -14,7 +14,7 @@ import pytest
 from faults import begin, check
 from stacks import Cluster, Json, wait_for
 
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 pytestmark = pytest.mark.usefixtures("whole")
 

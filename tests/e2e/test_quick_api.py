@@ -21,7 +21,7 @@ from stacks import wait_for
 from app.api.access import needed_scope
 from app.domain.terms import Scope
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.service.access import create
 
 pytestmark = pytest.mark.slow

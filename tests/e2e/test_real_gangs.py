@@ -13,7 +13,7 @@ from stacks import Cluster, Json, Service
 from toys import curves, switch, trials
 
 from app.events.plans import Plans
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.storage.owned_store import find_orphans, open_owned
 
 TRUNK, END = 12, 16

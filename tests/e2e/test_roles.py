@@ -17,7 +17,7 @@ from toys import grid
 
 from app.embedded.machine import redis_server, reserve
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.service.health import check_writable
 from stagetree.client import Client
 

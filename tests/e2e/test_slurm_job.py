@@ -16,7 +16,7 @@ from fake_slurm import install
 from stacks import PATIENCE, Cluster, wait_for
 from toys import switch, trained_steps, trials
 
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 SLOTS = {"node0-42-cpu0", "node1-42-cpu0"}
 SLOT = "node7-3-gpu0a"

@@ -14,7 +14,7 @@ from app.events.housekeeping import erase_notes, strike
 from app.events.log import Idempotency
 from app.events.plans import Plans
 from app.events.records import Write, transact
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.workers.scheduler.retention import Retention
 
 SPEC = {

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 
 from app.events import database as module
 from app.events.database import Database, sqlite_engine
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 from app.events.sqlite import SQLITE
 from app.events.tables import metadata
 from app.outages import DatabaseUnavailable

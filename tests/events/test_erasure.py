@@ -20,7 +20,7 @@ from app.events.housekeeping import ERASED_TEXT, erase_notes, erase_person
 from app.events.log import Idempotency
 from app.events.plans import Plans
 from app.events.records import Write, transact
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.search.replay import replay
 from app.service.access import create
 

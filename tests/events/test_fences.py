@@ -15,7 +15,7 @@ from transactions import TTL, Transactions
 
 from app.events.database import Database
 from app.events.rows import Fenced, Lease, LeaseFence
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 WRITES = {
     "heartbeat": lambda rows, fence: rows.chains.heartbeat("c", fence, TTL, 99),

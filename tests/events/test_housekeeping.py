@@ -9,7 +9,7 @@ from transactions import TTL, Clock, Transactions
 from app.domain.events import StudyPaused
 from app.events.database import Database
 from app.events.housekeeping import BATCH, DAY, Ages, clean
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 
 AGES = Ages(keys=7.0, chains=5.0, workers=1.0)
 FACT = StudyPaused(study="s")

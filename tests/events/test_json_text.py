@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.events import TrialAdded
+from app.events.codec import read_json
 from app.events.database import Database
-from app.events.json_text import read_json
-from app.events.log.sql import SqlLog
+from app.events.sql_log import SqlLog
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)

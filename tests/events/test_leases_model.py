@@ -19,8 +19,8 @@ from transactions import Transactions
 
 from app.domain.events import ChainEnded, StageCompleted
 from app.events.database import Database
-from app.events.log.sql import SqlLog
 from app.events.rows import ChainNotClaimable, Fenced, Lease, SlotTaken
+from app.events.sql_log import SqlLog
 
 TTL = 10.0
 SLOTS = ["gpu0", "gpu1"]

@@ -20,7 +20,7 @@ from app.events.database import Database, migration_config
 from app.events.plans import Plans
 from app.events.records import Write, transact
 from app.events.schema_numbers import UnreadableSchema, newest_schema
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 ROOT = Path(__file__).parents[2]
 HISTORY = [json.loads(line) for line in (ROOT / "tests" / "golden" / "history.jsonl").read_text().splitlines()]

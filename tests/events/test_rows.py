@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from app.events.database import Database
 from app.events.rows import StudyRecord
-from app.events.rows.sql import Studies
+from app.events.sql_rows import Studies
 
 
 def study(id: str, stream: str, state: str) -> StudyRecord:

@@ -9,8 +9,7 @@ import pytest
 from assignments import WORK
 from transactions import TTL, Clock, Transactions
 
-from app.events.row_types import LONGEST_QUARANTINE
-from app.events.rows import Lease, SlotLost, SlotTaken
+from app.events.rows import LONGEST_QUARANTINE, Lease, SlotLost, SlotTaken
 
 HERE = {"device": "cpu", "host": "here", "pid": 9}
 

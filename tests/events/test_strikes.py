@@ -21,8 +21,8 @@ from app.events.housekeeping import strike
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import Write, transact
 from app.events.rows import Fenced, LeaseFence
-from app.events.rows.sql_rows import Rows
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
+from app.events.sql_rows import Rows
 from app.search.replay import replay
 
 STREAM = PlanId("plan")

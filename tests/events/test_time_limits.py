@@ -15,8 +15,8 @@ from app.domain.events import StudyPaused
 from app.events.database import Database
 from app.events.records import ATTEMPTS, change
 from app.events.rows import StudyRecord
-from app.events.rows.sql_rows import Rows
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
+from app.events.sql_rows import Rows
 from app.events.sqlite import SQLITE
 from app.outages import DatabaseUnavailable, LostRace
 from stagetree.backoff import Backoff

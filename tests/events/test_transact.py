@@ -17,11 +17,11 @@ from app.events import plans as module
 from app.events.codec import decode
 from app.events.database import Database
 from app.events.log import Append, EventLog, Idempotency, StoredEvent, VersionConflict
-from app.events.log.sql import SqlLog
 from app.events.memory import MemoryLog
 from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Write, record, transact
 from app.events.rows import Fenced
+from app.events.sql_log import SqlLog
 from app.outages import DatabaseUnavailable
 
 HISTORY = Path(__file__).parent.parent / "golden" / "history.jsonl"

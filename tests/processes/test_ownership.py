@@ -16,7 +16,7 @@ from transactions import Clock
 from app.events.database import Database
 from app.events.records import change
 from app.events.rows import SlotLost, SlotTaken
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.workers import ownership as module
 from app.workers.ownership import Ownership, SlotLock
 

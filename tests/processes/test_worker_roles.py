@@ -16,7 +16,7 @@ from redis import ConnectionError as RedisError
 
 import app.workers
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.settings import settings
 from app.workers import tasks
 from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.search_plan import TrialEvent
-from stagetree.spec.tuners.rungs import bracket_sizes
+from stagetree.spec.tuners.halving import bracket_sizes
 from tests.plans import max_examples
 from tests.tuners.worlds import unlucky
 

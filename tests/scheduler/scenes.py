@@ -20,8 +20,7 @@ from app.events.log import Append, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.plans import Plans
 from app.events.records import Records, Write, transact
-from app.events.rows import ChainRecord
-from app.events.rows.ports import RowsPort
+from app.events.rows import ChainRecord, RowsPort
 from app.outages import DatabaseUnavailable
 from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports

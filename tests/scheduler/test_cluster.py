@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scenes import LEASE, Scene
 
 from app.events import Fenced, SlotLost, SlotTaken, has_expired
-from app.events.rows import ChainNotClaimable
-from app.events.rows.ports import RowsPort
+from app.events.rows import ChainNotClaimable, RowsPort
 from app.workers.scheduler.cluster import DISPATCH_AGAIN_SECONDS, Cluster, longest_lease
 
 REFUSALS = (ChainNotClaimable, Fenced, SlotLost, SlotTaken)

@@ -11,7 +11,7 @@ from app.domain.terms import StudyId
 from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.records import Records
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 
 def grid(*rates: float, steps: int = 4) -> Json:

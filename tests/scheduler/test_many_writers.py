@@ -20,7 +20,7 @@ from app.events.database import Database
 from app.events.log import EventLog, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 
 SLOTS = 4
 TRIALS_OF_A_TICK = 200

@@ -17,7 +17,7 @@ from app.domain.search_plan import Node, Study
 from app.domain.terms import TrialEventKind
 from app.search.replay import replay
 from app.search.tuners.base import Context
-from app.search.tuners.pop_orders import ORDERS
+from app.search.tuners.pop import ORDERS
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.search.tuners.pop_orders import ORDERS, UNKNOWN, Judgement
+from app.search.tuners.pop import ORDERS, UNKNOWN, Judgement
 
 AT_STEP = ORDERS["rank_at_step"]
 LOSSES = st.lists(st.integers(0, 6), min_size=2, max_size=30)

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.leaderboard import build_leaderboard, display_state, state_text
+from app.domain.leaderboard import BY_NUMBER, TieOrder, build_leaderboard, display_state, state_text, trial_of
 from app.domain.objectives import ResultScore
 from app.domain.search_plan import Node
 from app.domain.terms import TrialEventKind
-from app.domain.ties import BY_NUMBER, TieOrder, trial_of
 from app.search.replay import replay
 from app.search.tuners.rungs import RungFronts, RungScores
 from app.service.views import documents

@@ -27,8 +27,8 @@ from app.events.database import Database
 from app.events.plans import Plans
 from app.events.records import Write, transact
 from app.events.rows import ChainRecord, SlotTaken
-from app.events.rows.sql_rows import Rows
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
+from app.events.sql_rows import Rows
 from app.registry import TrainerSource
 from app.scheduling.fair_share import POLICIES
 from app.workers.scheduler.ports import Ports

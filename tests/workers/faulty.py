@@ -10,8 +10,8 @@ from typing import Any
 
 from app.domain import events as e
 from app.events.log import VersionConflict
-from app.events.rows.sql_rows import Rows
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
+from app.events.sql_rows import Rows
 from app.outages import DatabaseUnavailable
 from app.storage.object_store import LocalStore
 

@@ -9,8 +9,7 @@ from cluster import LEASE, Cluster, SlotOwner
 from faulty import Faults, FaultyRecords
 from studies import spec
 
-from app.events.rows import ChainNotClaimable, Lease
-from app.events.rows.ports import RowsPort
+from app.events.rows import ChainNotClaimable, Lease, RowsPort
 from app.workers.slot.claim import Claimer
 from app.workers.slot.retry import RetryPolicy
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from stacks import wait_for
 
 from app.events.memory import MemoryRecords
-from app.events.rows import ChainFlags, SlotTaken
-from app.events.rows.ports import RowsPort
+from app.events.rows import ChainFlags, RowsPort, SlotTaken
 from app.outages import DatabaseUnavailable
 from app.workers.slot import heartbeat as module
 from app.workers.slot.claim import Claim

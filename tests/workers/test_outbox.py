@@ -13,8 +13,7 @@ from assignments import FENCE, WORK
 from app.domain import events as e
 from app.events.log import Append
 from app.events.memory import MemoryRecords
-from app.events.rows import Fenced, LeaseFence
-from app.events.rows.ports import RowsPort
+from app.events.rows import Fenced, LeaseFence, RowsPort
 from app.outages import DatabaseUnavailable
 from app.workers.slot import outbox as module
 from app.workers.slot.claim import Claim

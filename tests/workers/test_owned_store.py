@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.events.database import Database
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.storage.object_store import StoreUnavailable
 from app.storage.owned_store import NAME, NotOurs, OwnedStore, open_owned
 from app.workers.slot.checkpoint_store import CheckpointStore

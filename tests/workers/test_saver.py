@@ -22,7 +22,7 @@ from app.domain import events as e
 from app.domain.chain_assignment import ResumePoint
 from app.domain.terms import NodeId
 from app.events.memory import MemoryRecords
-from app.events.rows.ports import RowsPort
+from app.events.rows import RowsPort
 from app.outages import DatabaseUnavailable
 from app.workers.slot.checkpoint_store import SMALL, CheckpointStore
 from app.workers.slot.claim import Claim

@@ -8,7 +8,7 @@ from contextlib import closing
 from app.events.database import Database
 from app.events.memory import MemoryRecords
 from app.events.records import Records
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.events.sqlite import SQLITE
 
 PutBack = Callable[[], None]

@@ -14,7 +14,7 @@ from app.events.database import Database
 from app.events.log import Append, EventLog, StoredEvent, VersionConflict
 from app.events.memory import MemoryRecords
 from app.events.records import Records
-from app.events.sql_records import SqlRecords
+from app.events.sql_log import SqlRecords
 from app.outages import DatabaseUnavailable, LostRace
 from tests.world.fault_alphabet import LAG, Effects
 from tests.world.fibers import Time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EQUIVALENT = {
-    "app/events/rows/chains.py module: without: where SLOTS.c.name == bindparam('its_slot')": (
+    "app/events/sql_chains.py module: without: where SLOTS.c.name == bindparam('its_slot')": (
         "a chain is given to one slot; its name is the key by which the row is found"
     ),
     "app/workers/scheduler/assignment.py assign: without: slots.free": "where no slot is free, nothing can be placed",
@@ -12,7 +12,7 @@ EQUIVALENT = {
     ),
     "app/workers/scheduler/sharing.py _write_flags: never: if not news": "a transaction that changes nothing",
     "app/workers/scheduler/sharing.py _flags: without: or before.stop": "a row never takes a stop back",
-    "app/events/rows/sql.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
+    "app/events/sql_rows.py show_due: without: where STUDIES.c.slots_due.is_not(None)": (
         "a study whose share is already zero is recorded with zero again"
     ),
     "app/workers/scheduler/retention.py _free: always: if chosen": "to release nothing is a transaction without events",

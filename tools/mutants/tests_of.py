@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.mutants.changes import Mutant
 
-SOURCES = ("app/workers", "app/events/rows", "app/events/records.py")
+SOURCES = ("app/workers", "app/events/sql_rows.py", "app/events/sql_chains.py", "app/events/records.py")
 """What must have no guard that could go."""
 
 MEASURED = (

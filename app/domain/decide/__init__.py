@@ -5,6 +5,6 @@ Commands are idempotent: one without an effect yields no event.
 
 from app.domain.decide.allowances import Allowance, held_seconds, limit_to_allowance
 from app.domain.decide.decision import decide, price_of
-from app.domain.decide.study_annotations import MOST_CHARACTERS
+from app.domain.decide.studies import MOST_CHARACTERS
 
 __all__ = ["MOST_CHARACTERS", "Allowance", "decide", "held_seconds", "limit_to_allowance", "price_of"]

@@ -17,14 +17,14 @@ from math import isfinite
 
 from app.domain import checkpoint_needs, results
 from app.domain import events as e
-from app.domain.commands import Start
+from app.domain.commands import AverageTrials, Start
 from app.domain.decide.studies import reopen_if_ended
-from app.domain.events import MeanShare
+from app.domain.events import Json, MeanShare
 from app.domain.pricing import Price, price
 from app.domain.schedule import path_from
 from app.domain.search_plan import AVERAGE_OF, SearchPlan, Study, Trial, get_trial
 from app.domain.terms import NodeId, Place, Refused, TrialState, average_id
-from app.domain.trial_requests import AverageTrials, Json, TrialRequests, branch_hp, run_seeds
+from app.domain.trial_requests import TrialRequests, branch_hp, run_seeds
 
 
 @dataclass(frozen=True, slots=True)

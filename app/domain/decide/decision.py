@@ -1,4 +1,4 @@
-"""The decision on each command. `studies`, `averages` and `study_annotations` have those about their subjects."""
+"""The decision on each command. `studies` and `averages` have those about their subjects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.domain import checkpoint_needs
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.accounting import steps_left
-from app.domain.decide import averages, studies, study_annotations
+from app.domain.decide import averages, studies
 from app.domain.decide.studies import reopen_event, reopen_if_ended
 from app.domain.pricing import Price
 from app.domain.search_plan import SearchPlan, Study, Trial, get_open_study, get_study, get_trial
@@ -273,10 +273,10 @@ def _decide_study_command(plan: SearchPlan, command: c.StudyCommand, limits: Lim
         case c.DeleteStudy():
             return studies.delete(study, command.at)
         case c.AddNote():
-            return study_annotations.add_note(study, command)
+            return studies.add_note(study, command)
         case c.CorrectNote():
-            return study_annotations.correct_note(study, command)
+            return studies.correct_note(study, command)
         case c.LabelStudy():
-            return study_annotations.label(study, command)
+            return studies.label(study, command)
         case _:
             assert_never(command)

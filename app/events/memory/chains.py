@@ -16,12 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.terms import ChainState
-from app.events.row_types import (
+from app.events.rows import (
     AT_WORK,
     HELD,
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
+    ChainsPort,
     Installation,
     Lease,
     LeaseFence,
@@ -32,7 +33,6 @@ from app.events.row_types import (
     has_expired,
     not_yours,
 )
-from app.events.rows.ports import ChainsPort
 
 Row = TypeVar("Row")
 Undo = list[Callable[[], object]]

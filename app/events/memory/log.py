@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from app.domain.events import ChainEnded, PackingProfiled, RanksProfiled, StageFailed
 from app.domain.evolve import struck_studies
 from app.domain.terms import FAILURES, StudyId
-from app.events.log import Append, EventLog, StoredEvent, Used, VersionConflict, assign_positions
-from app.events.log.port import check_not_shorter, project
+from app.events.log import (
+    Append,
+    EventLog,
+    StoredEvent,
+    Used,
+    VersionConflict,
+    assign_positions,
+    check_not_shorter,
+    project,
+)
 from app.events.memory.chains import Table, Tables
-from app.events.memory.replica import copy_parts
 from app.events.memory.rows import MemoryRows
 
 
@@ -131,3 +140,32 @@ class MemoryLog(EventLog):
     def versions(self) -> dict[str, int]:
         with self._tables.lock:
             return {stream: len(self._streams[stream]) for stream in sorted(self._streams)}
+
+
+SHARED = frozenset({"lock", "clock", "_undo"})
+"""What tables have besides rows."""
+
+
+def copy_parts(parts: Iterable[object]) -> Callable[[], None]:
+    """A function that puts their present rows back. No transaction may be under way, neither now nor then."""
+    kept = [(part, _rows(part)) for part in parts]
+
+    def put_back() -> None:
+        for part, rows in kept:
+            vars(part).update(rows)
+
+    return put_back
+
+
+def _rows(part: object) -> dict[str, Any]:
+    return {name: _copied(each) for name, each in vars(part).items() if name not in SHARED}
+
+
+def _copied(value: Any) -> Any:
+    """Containers are copied; rows and events never change."""
+    if isinstance(value, dict):
+        other = copy(value)
+        for key, each in value.items():
+            other[key] = _copied(each)
+        return other
+    return copy(value) if isinstance(value, list | set) else value

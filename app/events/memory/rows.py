@@ -9,16 +9,20 @@ from typing import Any
 
 from app.domain.terms import FINAL_STATES, ChainState
 from app.events.memory.chains import MemoryChains, Tables, Tick
-from app.events.row_types import (
+from app.events.rows import (
     Installation,
     RowChanges,
+    RowsPort,
+    SchedulersPort,
     SlotLost,
     SlotRecord,
+    SlotsPort,
     SlotTaken,
+    StudiesPort,
     StudyRecord,
     TokenRecord,
+    TokensPort,
 )
-from app.events.rows.ports import RowsPort, SchedulersPort, SlotsPort, StudiesPort, TokensPort
 
 
 class MemoryStudies(StudiesPort):

@@ -37,7 +37,8 @@ from operator import ge
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from app.search.curves.mixtures import Array
 
 Bend = tuple[int, str]
 """A step at which a sequence changes abruptly, and how. The text is only compared."""
@@ -97,7 +98,6 @@ def values_of(curves: Iterable[Curve]) -> list[float]:
     return [value for curve in curves for value in curve.values]
 
 
-Array = npt.NDArray[np.float64]
 Mode = Literal["min", "max"]
 Bounds = tuple[float | None, float | None]
 """The least and the greatest possible value of the metric; None if there is none or it is unknown."""

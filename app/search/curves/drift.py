@@ -15,12 +15,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from app.search.curves.curve import Bend, Curve
-from app.search.curves.mixtures import Integers, Mixtures
-
-Array = npt.NDArray[np.float64]
+from app.search.curves.mixtures import Array, Integers, Mixtures
 
 NEIGHBOURS = 4
 """A kernel reaches halfway to the gain that is the fourth nearest."""

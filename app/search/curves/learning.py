@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from app.search.curves.mixtures import NOTHING, Integers
+from app.search.curves.mixtures import NOTHING, Array, Integers
 from app.search.curves.quadrature import NUM_NODES, Clock, Fit, evidence, fits
-
-Array = npt.NDArray[np.float64]
 
 EQUAL_WEIGHTS = 3.0
 """The equal weights count as this many trials."""

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from app.search.curves.curve import Bounds, Curve, Mode, Piece, Scale, curve_scale, stack_scales, study_scale, values_of
 from app.search.curves.drift import Drift, Row
 from app.search.curves.learning import Prior, View, learn_pool, learn_prior, learn_trust, posteriors
+from app.search.curves.mixtures import Array
 from app.search.curves.prediction import ENOUGH, WIDTHS, Batch, Learnt, Posterior
 from app.search.curves.quadrature import Fit
 
-Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 MOST_FITTED = 100

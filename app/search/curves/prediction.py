@@ -16,10 +16,9 @@ import numpy.typing as npt
 from app.search.curves.curve import Curve, Scale
 from app.search.curves.drift import UNKNOWN, Drift, Kernels, Row
 from app.search.curves.learning import View
-from app.search.curves.mixtures import Integers, Mixtures, stack
+from app.search.curves.mixtures import Array, Integers, Mixtures, stack
 from app.search.curves.quadrature import Fit, Fits, uniform
 
-Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 ENOUGH = 4

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from app.search.curves.curve import NUM_SHAPES, shapes
-from app.search.curves.mixtures import Integers, Mixtures
+from app.search.curves.mixtures import Array, Integers, Mixtures
 
-Array = npt.NDArray[np.float64]
 Clock = tuple[float, ...]
 """When a curve was evaluated, ascending; 0 is its beginning, 1 the horizon."""
 

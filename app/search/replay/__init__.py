@@ -7,7 +7,6 @@ that learns are taken from the record, and so are users' requests.
 
 from __future__ import annotations
 
-from app.search.replay.replaying import replay
-from app.search.replay.report import Replay
+from app.search.replay.replaying import Replay, replay
 
 __all__ = ["Replay", "replay"]

@@ -22,8 +22,7 @@ from app.domain.terms import TrialEventKind
 from app.search.samplers.base import Knowledge, Made, Maker, Proposal, Values, is_random, to_json
 from app.search.samplers.cube import Cube, near, spread
 from app.search.samplers.gaussian import Numbers
-from app.search.samplers.known_trials import KnownTrial, KnownTrials
-from app.search.samplers.learning import Learned
+from app.search.samplers.learning import KnownTrial, KnownTrials, Learned
 from app.search.samplers.step_model import MOST_TRIALS, StepModel
 from stagetree.space import Choose, random_choices
 from stagetree.space.distinct import Configuration

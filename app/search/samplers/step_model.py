@@ -20,7 +20,7 @@ import numpy as np
 from app.search.samplers.base import Values
 from app.search.samplers.cube import Cube
 from app.search.samplers.gaussian import Numbers, fit_process
-from app.search.samplers.known_trials import KnownTrial, KnownTrials
+from app.search.samplers.learning import KnownTrial, KnownTrials
 
 MOST_TRIALS, MOST_RESULTS = 80, 120
 """The model learns from this many: a fit takes as the cube of the results."""

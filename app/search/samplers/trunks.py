@@ -23,7 +23,7 @@ from app.domain.terms import NodeId
 from app.search.samplers.base import Values
 from app.search.samplers.gaussian import Numbers
 from app.search.samplers.gp import Candidate, GPSampler
-from app.search.samplers.known_trials import KnownTrial
+from app.search.samplers.learning import KnownTrial
 from app.search.samplers.step_model import MOST_TRIALS, StepModel
 from stagetree.sequences import parse
 from stagetree.space import Choose

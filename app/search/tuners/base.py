@@ -71,10 +71,6 @@ Key = float | ResultScore
 """Results are compared by this, less being better: a number, infinite for a failed trial, or a score."""
 
 
-def _unknown(trial: int) -> float:
-    return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a tuner may use beside the history.
@@ -86,7 +82,7 @@ class Context:
     elapsed: float = 0.0
     """Seconds since the study was submitted."""
     slots: int = 1
-    seconds_per_step: Callable[[int], float] = _unknown
+    seconds_per_step: Callable[[int], float] = lambda trial: 0.0
     """Of a trial; 0 if unknown."""
     spent: BudgetUse = field(default_factory=BudgetUse)
     """The used part of the study's budgets."""

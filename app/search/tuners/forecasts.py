@@ -13,7 +13,8 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from stagetree.sequences import Scalar, is_same_value
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.rungs import MIN_EVALUATIONS
+from stagetree.spec.tuners.halving import MIN_EVALUATIONS
+from stagetree.text import is_number
 
 if TYPE_CHECKING:
     from app.search.curves import (
@@ -43,13 +44,9 @@ def _bend(before: ScheduleSegment, after: ScheduleSegment) -> Bend:
 
 
 def _change(name: str, was: Scalar, now: Scalar) -> str:
-    if _is_number(was) and _is_number(now) and was:
+    if is_number(was) and is_number(now) and was:
         return f"{name} x {float(now) / float(was):.3g}"  # type: ignore[arg-type]
     return f"{name} = {now}"
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 REFIT_SHARE = 0.1

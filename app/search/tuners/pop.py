@@ -2,8 +2,8 @@
 
 At each boundary a trial is judged: how likely it reaches the target before time is up (p), and how soon. Promising
 trials continue in slots of their own. Opportunistic ones take turns of one boundary each in the other slots, in the
-order of `pop_orders`. Poor ones end. A trial without a request is suspended: its state is in the plan, and any slot can
-resume it.
+order that `order_by` names. Poor ones end. A trial without a request is suspended: its state is in the plan, and any
+slot can resume it.
 
 Each judgement is recorded with its numbers, as an action that sets the trial's priority or ends it. Replay reads clock
 and slots from there, so that the history alone determines the study.
@@ -12,7 +12,7 @@ and slots from there, so that the history alone determines the study.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -22,10 +22,67 @@ from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Context, NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
-from app.search.tuners.pop_orders import ORDERS
-from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, divide
+from app.search.tuners.promising import FORETOLD, ForecastProof, Pools, divide, rank_confidence
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
+from stagetree.spec.tuners.halving import boundary_steps, requested_steps
+
+Judgement = Mapping[str, Any]
+"""The recorded reason of a trial's last judgement."""
+
+UNKNOWN = 0.5
+"""The worth of a trial where all results at its step are equal: half of the slots train such trials, and new trials
+begin in the others. Less worth is better where values stand at chance for ever, and more where rewards are sparse.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingOrder:
+    """How trials are ordered and pooled."""
+
+    worth: Callable[[Judgement], float]
+    """Divides the slots, and comes first in the order of waiting trials: more is better."""
+    among_equals: Callable[[Judgement], tuple[float, ...]]
+    """Orders waiting trials of equal worth: less is better. Then the best value counts."""
+    counts_ties: bool = False
+    """Whether a judgement records how many trials have its value."""
+
+
+def _no_difference(judged: Judgement) -> tuple[float, ...]:
+    return ()
+
+
+def _worth_by_p(judged: Judgement) -> float:
+    return float(judged["p"])
+
+
+def _worth_by_rank(judged: Judgement) -> float:
+    return rank_confidence(judged["rank"], judged["of"])
+
+
+def _worth_by_mean_rank(judged: Judgement) -> float:
+    if 1 < judged["tied"] == judged["of"]:
+        return UNKNOWN
+    return rank_confidence(mean_rank(judged), judged["of"])
+
+
+def mean_rank(judged: Judgement) -> float:
+    """The mean of the ranks that equal values share (midrank)."""
+    return float(judged["rank"] + (judged["tied"] - 1) / 2)
+
+
+def _place_at_step(judged: Judgement) -> tuple[float, ...]:
+    """The part of the trials at its step that are better, so that values of different steps are never compared. Among
+    equals, the trial with more steps comes first.
+    """
+    return (mean_rank(judged) - 1) / judged["of"], -judged["steps"]
+
+
+ORDERS = {
+    "rank_at_step": WaitingOrder(_worth_by_mean_rank, _place_at_step, counts_ties=True),
+    "rank": WaitingOrder(_worth_by_rank, _no_difference),
+    "p": WaitingOrder(_worth_by_p, _no_difference),
+}
+
 
 Reason = dict[str, Any]
 

@@ -11,9 +11,9 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from app.domain.leaderboard import BY_NUMBER, TieOrder, trial_of
 from app.domain.objectives import ResultScore
 from app.domain.pareto_fronts import ParetoRanking, best_first
-from app.domain.ties import BY_NUMBER, TieOrder, trial_of
 from app.search.tuners.base import Key, objectives_in
 from stagetree.spec import StudySpec
 

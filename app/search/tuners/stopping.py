@@ -21,7 +21,7 @@ from app.search.tuners.base import NewTrial, Next, Tuner
 from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.rungs import rung_maker
 from stagetree.spec import StudySpec
-from stagetree.spec.tuners.rungs import requested_steps, rung_steps
+from stagetree.spec.tuners.halving import requested_steps, rung_steps
 
 Reason = dict[str, Any]
 Verdict = tuple[bool, Reason]

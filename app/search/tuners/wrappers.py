@@ -28,8 +28,8 @@ from app.search.tuners.forecasts import Forecasts
 from app.search.tuners.rungs import is_result, key_in_words, sort_results
 from stagetree.sequences.merging import merged_states
 from stagetree.spec import StudySpec
+from stagetree.spec.tuners.halving import boundary_steps, requested_steps
 from stagetree.spec.tuners.rung_values import CooldownValue
-from stagetree.spec.tuners.rungs import boundary_steps, requested_steps
 
 UNTIL = "until"
 """The key, in the reason of a start or a promotion, of the step up to which the inner tuner wants the trial."""
@@ -40,7 +40,21 @@ Request = TypeVar("Request", NewTrial, Start, Extend)
 Make = Callable[[StudySpec, Forecasts], Tuner]
 
 
-class Watched(Tuner):
+class _Wrapper(Tuner):
+    """A tuner that passes on what its caller sets."""
+
+    def __init__(self, spec: StudySpec, tuner: Tuner) -> None:
+        super().__init__(spec)
+        self._tuner, self.open_ended = tuner, tuner.open_ended  # type: ignore[misc]
+
+    def set_max_trials(self, trials: int) -> None:
+        self._tuner.set_max_trials(trials)
+
+    def set_context(self, context: Context) -> None:
+        self._tuner.set_context(context)
+
+
+class Watched(_Wrapper):
     """The tuner, with the study's `stop_hopeless` if it has that.
 
     A trial ends if P(y_m >= best so far) < delta at step m = max_steps. This is tested at earlier boundaries, for
@@ -48,21 +62,14 @@ class Watched(Tuner):
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner, forecasts: Forecasts) -> None:
-        super().__init__(spec)
-        self.open_ended = tuner.open_ended  # type: ignore[misc]
-        self._tuner, self._forecasts, self._hopeless = tuner, forecasts, spec.stop_hopeless
+        super().__init__(spec, tuner)
+        self._forecasts, self._hopeless = forecasts, spec.stop_hopeless
         most = forecasts.horizon
         self._boundary = boundary_steps(spec.stop_hopeless.boundary, most) if spec.stop_hopeless else most
         self._points = requested_steps(self._boundary, spec.eval_every, most)
         self._until, self._asked = dict[int, int](), dict[int, int]()  # requested by the tuner, and by us
         self._due: dict[int, Extend | Stop] = {}
         self._best = math.inf
-
-    def set_max_trials(self, trials: int) -> None:
-        self._tuner.set_max_trials(trials)
-
-    def set_context(self, context: Context) -> None:
-        self._tuner.set_context(context)
 
     def observe(self, event: TrialEvent) -> None:
         self._forecasts.observe(event)
@@ -143,7 +150,7 @@ FINISH = "finish"
 """The key, in the reason of a final promotion to `max_steps`, of the trial's place among those, from 1."""
 
 
-class Finishing(Tuner):
+class Finishing(_Wrapper):
     """The tuner, and after it the promotion of the `finish_best` best trials that have not reached `max_steps`.
 
     Best by the study's `value`: the last result, or the best one. A trial that fails on the way is not replaced. If the
@@ -151,21 +158,15 @@ class Finishing(Tuner):
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner) -> None:
-        super().__init__(spec)
+        super().__init__(spec, tuner)
         fields: Any = spec.tuner
-        self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
-        self._tuner, self._most, self._steps = tuner, fields.finish_best, fields.max_steps
+        self.eager = tuner.eager  # type: ignore[misc]
+        self._most, self._steps = fields.finish_best, fields.max_steps
         self._by_best = spec.value == "best"
         self._asked, self._losses = dict[int, int](), dict[int, Key]()  # by trial; losses of resumable trials
         self._open, self._finishing = set[int](), set[int]()
         self._held: dict[int, Stop] = {}
         self._granted = 0
-
-    def set_max_trials(self, trials: int) -> None:
-        self._tuner.set_max_trials(trials)
-
-    def set_context(self, context: Context) -> None:
-        self._tuner.set_context(context)
 
     def observe(self, event: TrialEvent) -> None:
         self._note(event)
@@ -230,7 +231,7 @@ class Finishing(Tuner):
         return [trial for _, trial in sort_results((self._losses[trial], trial) for trial in early)]
 
 
-class RankedByRungValues(Tuner):
+class RankedByRungValues(_Wrapper):
     """The tuner, whose trials are ranked by a cooldown or a merge before it uses their results.
 
     These come before other actions, because the tuner needs them to rank the trial; but not before the starts of an
@@ -238,19 +239,12 @@ class RankedByRungValues(Tuner):
     """
 
     def __init__(self, spec: StudySpec, tuner: Tuner) -> None:
-        super().__init__(spec)
+        super().__init__(spec, tuner)
         fields: Any = spec.tuner
-        self.eager, self.open_ended = tuner.eager, tuner.open_ended  # type: ignore[misc]
-        self._tuner, self._value = tuner, fields.rung_value
+        self.eager, self._value = tuner.eager, fields.rung_value  # type: ignore[misc]
         self._rung_values = RungValues({"rung_value": self._value})
         self._hp, self._asked = dict[int, Mapping[str, Any]](), dict[int, int]()  # by trial
         self._due = dict[int, Start]()  # by trial
-
-    def set_max_trials(self, trials: int) -> None:
-        self._tuner.set_max_trials(trials)
-
-    def set_context(self, context: Context) -> None:
-        self._tuner.set_context(context)
 
     def observe(self, event: TrialEvent) -> None:
         trial = event.trial

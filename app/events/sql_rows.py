@@ -1,19 +1,38 @@
-"""The rows of studies, slots, schedulers and tokens in a database."""
+"""The rows beside the log, in a database.
+
+`append` changes them in the transaction of its events. Time is the database's, or that of the clock given to
+`Database`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Select, TextClause, bindparam, delete, func, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Float, Select, bindparam, delete, func, select, text, tuple_, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from app.events.database import SqlSession, insert
-from app.events.row_types import AT_WORK, LIVE, SlotLost, SlotRecord, SlotTaken, StudyRecord, TokenRecord
-from app.events.rows.ports import SchedulersPort, SlotsPort, StudiesPort, TokensPort
-from app.events.tables import ACTIVE, BUSY, CHAINS, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
+from app.events.database import SqlSession, insert, place_of, was_written_since
+from app.events.rows import (
+    AT_WORK,
+    LIVE,
+    Installation,
+    RowChanges,
+    RowsPort,
+    SchedulersPort,
+    SlotLost,
+    SlotRecord,
+    SlotsPort,
+    SlotTaken,
+    StudiesPort,
+    StudyRecord,
+    TokenRecord,
+    TokensPort,
+)
+from app.events.sql_chains import Chains
+from app.events.tables import ACTIVE, BUSY, CHAINS, INSTALLATION, SCHEDULERS, SLOTS, STREAMS, STUDIES, TOKENS
 
 ALL_SLOTS = select(SLOTS).order_by(SLOTS.c.name)
 ONE_SLOT = ALL_SLOTS.where(SLOTS.c.name == bindparam("slot"))
@@ -63,11 +82,6 @@ def take_mark(session: SqlSession) -> Mark:
         return NOTHING_SEEN
     writer, chains, slots = session.execute(SNAPSHOT).one()
     return Mark(writer, frozenset(chains), frozenset(slots))
-
-
-def was_written_since(table: str) -> TextClause:
-    """A condition: `writer`, or a transaction after it, wrote the row. `age` counts back from the newest one."""
-    return text(f"age({table}.xmin) <= age(CAST(CAST(:writer AS text) AS xid))")
 
 
 NEW_SLOTS = ALL_SLOTS.where(was_written_since("slots"))
@@ -267,3 +281,40 @@ class Tokens(TokensPort):
     def _one(self, is_it: ColumnElement[bool]) -> TokenRecord | None:
         row = self._session.execute(select(TOKENS).where(is_it)).one_or_none()
         return None if row is None else TokenRecord(**row._mapping)
+
+
+@lru_cache
+def _time(now: ColumnElement[float]) -> Select[Any]:
+    return select(now)
+
+
+class Rows(RowsPort):
+    def __init__(self, session: SqlSession) -> None:
+        self._session = session
+        self.studies, self.slots, self.chains = Studies(session), Slots(session), Chains(session)
+        self.schedulers, self.tokens = Schedulers(session), Tokens(session)
+
+    def installation(self) -> Installation:
+        row = self._session.execute(select(INSTALLATION.c.name, INSTALLATION.c.paused_until)).one()
+        return Installation(row.name, place_of(self._session), row.paused_until)
+
+    def name_installation(self, name: str) -> None:
+        self._session.execute(update(INSTALLATION).values(name=name))
+
+    def pause_deletion(self, seconds: float | None) -> None:
+        until = None if seconds is None else self._session.now + seconds
+        self._session.execute(update(INSTALLATION).values(paused_until=until))
+
+    def now(self) -> float:
+        at: float = self._session.execute(_time(self._session.now)).scalar_one()
+        return at
+
+    def changes(self, since: object = None) -> RowChanges:
+        before = NOTHING_SEEN if since is None else since
+        assert isinstance(before, Mark)
+        mark = take_mark(self._session)
+        chains = {row.chain: row for row in Chains(self._session).rows_written_since(before.writer)}
+        slots = {row.name: row for row in Slots(self._session).rows_written_since(before.writer)}
+        mark = replace(mark, chains=mark.chains | chains.keys(), slots=mark.slots | slots.keys())
+        over, gone = before.chains - mark.chains, before.slots - mark.slots
+        return RowChanges(mark, {**dict.fromkeys(over), **chains}, {**dict.fromkeys(gone), **slots})

@@ -29,21 +29,20 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.domain.chain_assignment import ChainAssignment, Unreadable
 from app.domain.terms import ChainState
-from app.events.database import SqlSession
-from app.events.row_types import (
+from app.events.database import SqlSession, was_written_since
+from app.events.rows import (
     AT_WORK,
     HELD,
     LIVE,
     ChainFlags,
     ChainNotClaimable,
     ChainRecord,
+    ChainsPort,
     Lease,
     LeaseFence,
     SlotTaken,
     not_yours,
 )
-from app.events.rows.ports import ChainsPort
-from app.events.rows.sql import was_written_since
 from app.events.tables import CHAINS, SLOTS
 
 FLAG_COLUMNS = (CHAINS.c.extra_eval_steps, CHAINS.c.stop, CHAINS.c.preempt, CHAINS.c.branch_steps)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from app.domain.terms import FAILURES, StudyId
 from app.events import archive
 from app.events.codec import UnknownEvent, decode, write
 from app.events.database import Database, SqlSession
-from app.events.log.port import (
+from app.events.log import (
     Append,
     Archived,
     EventLog,
@@ -34,7 +34,7 @@ from app.events.log.port import (
     check_not_shorter,
     project,
 )
-from app.events.rows.sql_rows import Rows
+from app.events.sql_rows import Rows
 from app.events.tables import EVENTS, HEAD, KEYS, PROFILES, STREAMS
 from app.outages import DatabaseUnavailable, LostRace
 
@@ -280,3 +280,21 @@ def _fetch(session: SqlSession, query: Select[Any], given: Mapping[str, Any] | N
 def _stored_event(row: Row[Any] | archive.ArchivedEvent) -> StoredEvent:
     event = decode(row.type, row.schema_version, row.data)
     return StoredEvent(row.position, row.stream, row.version, event, row.at, row.by)
+
+
+class SqlRecords:
+    def __init__(self, database: Database) -> None:
+        self.database, self.log = database, SqlLog(database)
+
+    @contextmanager
+    def read(self) -> Iterator[Rows]:
+        with self.database.read() as session:
+            yield Rows(session)
+
+    @contextmanager
+    def write(self) -> Iterator[Rows]:
+        with self.database.write() as session:
+            yield Rows(session)
+
+    def close(self) -> None:
+        self.database.dispose()

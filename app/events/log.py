@@ -1,4 +1,11 @@
-"""The interface of event logs, its values, and the study rows that follow from events."""
+"""The log: events in one order without gaps, which is the order in which they were committed.
+
+A database sequence does not give that order: a reader may see position 8 before 7 is committed, and miss 7. There the
+position comes from one row, `log_head`, which stays locked until the commit. Locks are always taken in one order: key,
+rows of `alongside`, stream, head. The head comes last, so that it is held for the shortest time.
+
+Here are the interface of event logs, its values, and the study rows that follow from events.
+"""
 
 from __future__ import annotations
 
