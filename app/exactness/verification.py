@@ -1,7 +1,7 @@
 """Builds verifications: the steps to train again, and the states and metrics to compare them with.
 
-Each distinct resumption of a plan is compared over a few steps around it. `whole_trials` chooses the trials that are
-trained again as a whole.
+Each distinct resumption of a plan is compared over a few steps around it. `verification_choice` chooses the trials that
+are trained again as a whole.
 """
 
 from __future__ import annotations

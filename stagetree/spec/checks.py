@@ -28,8 +28,8 @@ from stagetree.spec.tuners import (
     TunerSpec,
 )
 from stagetree.spec.tuners.base import SamplerName, TunedStudy
+from stagetree.spec.tuners.early_stopping import MAX_DRAWS
 from stagetree.spec.tuners.fixed import CustomTuner, TrialSpec
-from stagetree.spec.tuners.pbt import MAX_DRAWS
 
 MODES = {"maximize": "max", "minimize": "min"}
 """Names of the modes in other tools."""

@@ -18,8 +18,17 @@ from app.domain.trainer_check import MAX_FAILED_VERIFICATIONS
 from app.events import SlotRecord
 from app.exactness import judge
 from app.exactness.verification import Verification, next_comparison
-from app.exactness.verification_choice import can_wait, is_due, is_still_needed, next_for_idle_slot, next_urgent
-from app.exactness.whole_trials import SHARE_OF_SAVINGS, due_trials, next_audited_trial, next_due_trial
+from app.exactness.verification_choice import (
+    SHARE_OF_SAVINGS,
+    can_wait,
+    due_trials,
+    is_due,
+    is_still_needed,
+    next_audited_trial,
+    next_due_trial,
+    next_for_idle_slot,
+    next_urgent,
+)
 
 HERE: Json = {"owner": "", "device": "cpu", "host": "", "pid": 1, "seen_at": 0.0}
 SLOTS = (SlotRecord(name="gpu0", **HERE, trainers={"digits": "1"}),)
