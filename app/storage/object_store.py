@@ -63,6 +63,7 @@ class ObjectStore(Protocol):
     @property
     def prefix(self) -> str:
         """The first part of the keys of new objects."""
+        return ""
 
     def write(self, key: str, parts: Iterable[memoryview]) -> None: ...
 
@@ -70,6 +71,7 @@ class ObjectStore(Protocol):
         """Keep a copy, for the slots of this machine, of an object that will be written next. False if there is no
         cache.
         """
+        return False
 
     def read(self, key: str) -> Iterator[bytes]: ...
 
@@ -77,9 +79,11 @@ class ObjectStore(Protocol):
 
     def distrust(self, key: str) -> bool:
         """A read object was damaged: delete the cached copy that it came from. False if it was no copy."""
+        return False
 
     def open(self, key: str) -> int | None:
         """A file descriptor of the object if it is a local file, else None."""
+        return None
 
     def all_keys(self) -> Iterator[str]:
         """All keys, including those of incomplete objects if they have one."""
@@ -91,15 +95,13 @@ LOG = "stagetree.db"
 """The log of an embedded stack, in the same folder as its checkpoints."""
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """A local folder, or one that all machines mount.
 
     If the folder is missing, its disk is not mounted: the store is unavailable, and no object is missing. A folder
     beside its own log is on the same disk as the log, so it was deleted instead. A marker file in the folder could not
     tell these apart: a slot that writes before the disk is mounted would leave one below the mount point.
     """
-
-    prefix = ""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -110,9 +112,6 @@ class LocalStore:
                 while part:
                     part = part[file.write(part) :]
             os.fsync(file.fileno())
-
-    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
-        return False
 
     def read(self, key: str) -> Iterator[bytes]:
         with os.fdopen(self.open(key), "rb") as file:
@@ -126,9 +125,6 @@ class LocalStore:
     def delete(self, key: str) -> None:
         self._check_mounted()
         (self._root / key).unlink(missing_ok=True)
-
-    def distrust(self, key: str) -> bool:
-        return False
 
     def all_keys(self) -> Iterator[str]:
         for path in self._root.rglob("*"):
@@ -146,10 +142,9 @@ class LocalStore:
             raise NotADirectoryError(f"the folder {self._root} is not there; is it mounted? {DELETED}")
 
 
-class FsspecStore:
+class FsspecStore(ObjectStore):
     """Any file system that fsspec supports. Large objects are uploaded in parts if it can do that."""
 
-    prefix = ""
     options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, url: str) -> None:
@@ -168,23 +163,14 @@ class FsspecStore:
             raise
         file.close()
 
-    def cache(self, key: str, parts: Iterable[memoryview]) -> bool:
-        return False
-
     def read(self, key: str) -> Iterator[bytes]:
         path = f"{self._root}/{key}"
         size = self._fs.size(path)
         ranges = ((begin, min(begin + PART, size)) for begin in range(0, size, PART))
         yield from _run_concurrently(partial(self._part, path, *each) for each in ranges)
 
-    def open(self, key: str) -> int | None:
-        return None
-
     def delete(self, key: str) -> None:
         self._fs.rm_file(f"{self._root}/{key}")
-
-    def distrust(self, key: str) -> bool:
-        return False
 
     def all_keys(self) -> Iterator[str]:
         for path in self._fs.find(self._root):

@@ -60,7 +60,9 @@ class SlotLock:
     def acquire(cls, slot: str, database_url: str, folder: str = "") -> SlotLock:
         """Raises `SlotTaken`. folder: by default a folder of this user that all its processes on this machine share."""
         digest = hashlib.sha256(f"{database_url}\n{slot}".encode()).hexdigest()[:16]
-        file = _open_lock_file(runtime_folder(folder) / f"{digest}.lock")
+        path = runtime_folder(folder) / f"{digest}.lock"
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC  # refuses symbolic links
+        file = os.fdopen(os.open(path, flags, 0o600), "r+")
         deadline = time.monotonic() + LOCK_SECONDS
         while not _try_lock(file):
             if time.monotonic() > deadline:
@@ -154,11 +156,6 @@ def runtime_folder(folder: str) -> Path:
     return path
 
 
-def _open_lock_file(path: Path) -> IO[str]:
-    """Create the file if it is missing; refuse symbolic links."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
-
-
 def _try_lock(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,6 +173,3 @@ def _read_lock_id(file: IO[str]) -> str:
     file.write(f"{id} {os.getpid()}")
     file.flush()
     return id
-
-
-__all__ = ["Owner", "Ownership", "SlotLock", "have_same_parent", "runtime_folder"]

@@ -81,7 +81,8 @@ def main() -> int:
             owner.send({"problem": problem})
             if problem:
                 return 1
-            import_app()
+            importlib.import_module("app.main")
+            importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds its validators
         read_trainers()
         gc.enable()
         await_end(owner)
@@ -129,12 +130,6 @@ def await_end(owner: Wire) -> None:
     with contextlib.suppress(EOFError):
         while True:
             owner.receive(timeout=None)
-
-
-def import_app() -> None:
-    """Import the application."""
-    importlib.import_module("app.main")
-    importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds its validators
 
 
 def read_trainers() -> None:

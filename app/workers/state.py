@@ -134,11 +134,8 @@ class RecentStates:
             if is_branch_point:
                 self._branch_points.add(key)
             while self._bytes > self._limit or len(self._states) > MAX_STATES:
-                self._drop(self._eviction_candidate())
-
-    def _eviction_candidate(self) -> str:
-        """The least recently used state; branch points go last."""
-        return next((key for key in self._states if key not in self._branch_points), next(iter(self._states)))
+                by_use = iter(self._states)  # branch points go last
+                self._drop(next((key for key in by_use if key not in self._branch_points), next(iter(self._states))))
 
     def copy(self, key: str) -> State | None:
         with self._lock:

@@ -68,7 +68,7 @@ def test_a_hanging_step_is_ended_and_its_stack_reported(
     real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal"
-    monkeypatch.setattr("app.workers.slot.trainer_calls.Deadline", lambda floor: UntilItHangs(floor, journal))
+    monkeypatch.setattr("app.workers.slot.trainer_host.Deadline", lambda floor: UntilItHangs(floor, journal))
     real.sources["moody"] = TrainerSource(str(RUNTIME / "moody.py"), "1")
     hangs = spec(({"mood": switch("fine", "hang", 2)}, 6), trainer_args={"journal": str(journal)})
     done = real.run(real.submit({**hangs, "trainer": "moody", "metric": "total", "max_restarts": 0}))

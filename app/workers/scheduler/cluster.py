@@ -191,7 +191,8 @@ class LeaseClock:
             if row is None:
                 continue
             if last is None or last.lease_until != row.lease_until:
-                ago = min(max(0.0, self._lease_age(row, theirs)), now - self._looked_at)
+                age = 0.0 if row.lease_until == GIVEN_UP else theirs - (row.lease_until - self._lease_seconds)
+                ago = min(max(0.0, age), now - self._looked_at)
                 last = _Renewal(row.lease_until, now - ago, wall - now if last is None else last.epoch)
             self._heard[name] = last
         self._looked_at = now
@@ -200,7 +201,3 @@ class LeaseClock:
         """In Unix seconds, by the clock of facts at the chain's beginning. The chain was live at the last look."""
         heard = self._heard[row.chain]
         return heard.epoch + heard.at
-
-    def _lease_age(self, row: ChainRecord, now: float) -> float:
-        """Seconds since the renewal, by the database's clock."""
-        return 0.0 if row.lease_until == GIVEN_UP else now - (row.lease_until - self._lease_seconds)

@@ -120,8 +120,7 @@ class VerificationScheduling:
         if not audited or any(chain.proof is not None for chain in frontier.plan.chains.values()):
             return
         for study in audited:
-            command = c.EndAudit(study=study.id, at=self._ports.clock())
-            self._transact(frontier, command)
+            self._transact(frontier, c.EndAudit(study=study.id, at=self._ports.clock()))
 
     def _transact(self, frontier: Frontier, command: c.Command) -> bool:
         """Whether the command had an effect."""

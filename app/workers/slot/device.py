@@ -13,7 +13,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from string import ascii_lowercase
 
 from app.domain.slots import NAME
@@ -155,12 +154,8 @@ def _list_gpus() -> str:
 
 def _installed_gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
-        return [str(number) for number, _ in enumerate(filter(DEVICE_FILE.match, _device_files()))]
+        return [str(number) for number, _ in enumerate(filter(DEVICE_FILE.match, os.listdir("/dev")))]
     try:
         return gpus_of(_list_gpus())
     except subprocess.TimeoutExpired:
         return []
-
-
-def _device_files() -> list[str]:
-    return [path.name for path in Path("/dev").iterdir()]

@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -92,12 +92,8 @@ def _repository(file: Path) -> Json:
     repository |= {"commit": commit.strip(), "is_changed": bool(diff)}
     if diff:
         repository |= {"diff": diff[:DIFF_CHARACTERS], "diff_sha256": sha256(diff.encode()).hexdigest()}
-    new = list(_lines(_run_command((*git, "ls-files", "--others", "--exclude-standard", "--", "."))))
+    new = (_run_command((*git, "ls-files", "--others", "--exclude-standard", "--", ".")) or "").splitlines()
     return repository | ({"untracked": new[:100]} if new else {})
-
-
-def _lines(text: str | None) -> Iterator[str]:
-    yield from (text or "").splitlines()
 
 
 def _run_command(command: tuple[str, ...]) -> str | None:

@@ -150,7 +150,11 @@ class LaneGroup:
         except Exception as failed:
             self._give_up(failed, list(requests))
             return
-        self._note_refusal(trained.unpackable_reason)
+        if trained.unpackable_reason and not self.refusal:
+            logger.warning(
+                "chains that were to be packed are trained one after the other: %s", trained.unpackable_reason
+            )
+        self.refusal = trained.unpackable_reason
         if trained.profile is not None:
             self._record_profile(next(iter(requests)), trained.profile)
         for number, request in requests.items():
@@ -247,11 +251,6 @@ class LaneGroup:
         fact = e.PackingProfiled(device=self._slot.device, **(profile or refused))
         self._slot.outbox.put(self.lanes[number].claim, [fact])
         self._is_new = False
-
-    def _note_refusal(self, refusal: str) -> None:
-        if refusal and not self.refusal:
-            logger.warning("chains that were to be packed are trained one after the other: %s", refusal)
-        self.refusal = refusal
 
 
 class GroupFactory:

@@ -55,10 +55,6 @@ class Health:
         self.failed_nodes[node] = step
         self.since.setdefault(stream, version)
 
-    def record_accident(self) -> None:
-        """A chain was given back for a reason that is not the user's code."""
-        self.accidents += 1
-
     @property
     def is_suspect(self) -> bool:
         """Whether the failures would be the slot's fault if another slot succeeded."""
@@ -67,10 +63,6 @@ class Health:
     def passes_failed_step(self, stage: e.Stage) -> bool:
         """Whether a stage completed on another slot passes a step at which this slot failed."""
         return stage.end > self.failed_nodes.get(stage.node, stage.end)
-
-    @property
-    def has_too_many_accidents(self) -> bool:
-        return self.accidents >= MAX_ACCIDENTS
 
     def start_quarantine(self) -> float:
         """Returns its length in seconds."""
@@ -118,8 +110,8 @@ class Quarantine:
 
     def judge_accident(self, reason: str, *, is_hopeless: bool) -> QuarantineSlot | None:
         """A chain was given back. is_hopeless: whether the next one would be, too."""
-        self._health.record_accident()
-        if not is_hopeless and not self._health.has_too_many_accidents:
+        self._health.accidents += 1
+        if not is_hopeless and self._health.accidents < MAX_ACCIDENTS:
             return None
         return self._impose(f"chains cannot be trained here: {reason}")
 

@@ -38,17 +38,13 @@ TRIES_BEFORE_NOTE = 4
 """After this many failed attempts, the slot's row says that it waits."""
 
 
-def _do_nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class _Job:
     """drop: called instead if the chain is over."""
 
     claim: Claim
     do: Callable[[], None]
-    drop: Callable[[], None] = _do_nothing
+    drop: Callable[[], None] = lambda: None
 
 
 class Saver:

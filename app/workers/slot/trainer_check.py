@@ -18,7 +18,6 @@ from typing import Any
 from app.domain.chain_assignment import VerificationOrder
 from app.domain.objectives import metric_problem
 from app.domain.terms import FailureKind
-from app.workers.slot.input_watch import written_records
 from app.workers.slot.verification_bench import OFF, Bench, last_line
 from app.workers.state import State
 from stagetree.runtime.failures import TrainerFailed
@@ -75,12 +74,12 @@ class _Check:
         bench, found = self._bench, CheckResult()
         try:
             first, end, metrics = self._train()
-            seen = bench.seen()
-            found.unread = seen.unread
-            found.files = [*bench.record_files(seen.files), *written_records(bench.written())]
+            found.unread, found.files = bench.seen()
             bench.load(first, 1)  # may raise; the used object is not needed afterwards
         except TrainerFailed as failed:
-            raise self._fault(failed) from failed
+            if failed.kind != "exception":  # an accident; the user's code is not tried again
+                raise
+            raise CheckFailed(FailureKind.EXCEPTION, failed.error, failed.step, failed.signature) from failed
         if not bench.is_exact:
             found.unproven = OFF
         elif bench.is_affordable(self._steps - 1):
@@ -91,12 +90,6 @@ class _Check:
             else:
                 found.difference = text
         return found
-
-    def _fault(self, failed: TrainerFailed) -> Exception:
-        """Any failure that is not an accident is the user's, and is not retried."""
-        if failed.kind != "exception":
-            return failed
-        return CheckFailed(FailureKind.EXCEPTION, failed.error, failed.step, failed.signature)
 
     def _train(self) -> tuple[State, State, Metrics]:
         bench = self._bench

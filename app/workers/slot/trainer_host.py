@@ -4,7 +4,9 @@ Each chain begins in a process that has trained nothing: a fork of a template th
 there can be no template, a process that builds it. Only a chain that resumes where the model in memory is continues in
 its process, since that is the same training.
 
-Runs on: the thread that trains; the heartbeat's reads `busy_since` and calls `kill`.
+After an error in a call, the process is not used again.
+
+Runs on: the thread that trains; the heartbeat's reads `busy_since` and `resident_bytes`, and calls `kill`.
 """
 
 from __future__ import annotations
@@ -12,28 +14,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.domain.chain_assignment import ChainAssignment, LentSlots, ResumePoint
 from app.registry import TrainerSource
 from app.workers.preparation import Preparation
 from app.workers.slot.beginnings import Built, ModelMisplaced, beginning, build_arguments, source_of, template_key
 from app.workers.slot.beginnings import Place as Place
-from app.workers.slot.claim import TrainerVersionMismatch
-from app.workers.slot.retry import Clock
-from app.workers.slot.trainer_calls import Result as Result
-from app.workers.slot.trainer_calls import TrainerCalls
+from app.workers.slot.claim import ChainStopped, NoTrainerProcess, RanksUnavailable, TrainerVersionMismatch
+from app.workers.slot.retry import Clock, Instant
 from app.workers.state import State
 from app.workers.template import Fork, TemplateKey, Templates
 from app.workers.trainer_client import TrainerClient
-from app.workers.trainer_connection import Deadline
+from app.workers.trainer_connection import CLOSE_SECONDS, Deadline, TrainerKilled
 from app.workers.trainer_process import TrainerProcess
 from app.workers.trial_logs import StageFiles
-from app.workers.warm import MemoryWatch
-from stagetree.runtime.commands import Trained
+from app.workers.warm import MemoryWatch, WarmFailed
+from stagetree.runtime.commands import Evaluation, Json, Trained, call_with
 from stagetree.runtime.failures import TrainerFailed
+from stagetree.runtime.inexact_reasons import used
+
+if TYPE_CHECKING:
+    from app.workers.trainer_client import Child
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 STDERR = 2
 
@@ -41,11 +47,14 @@ LEAST_FREE_BYTES = 2**30
 """This much more than a training's peak must be free, or the next process starts only after it."""
 
 
-class TrainerHost(TrainerCalls):
-    """start, silence_seconds: as for `TrainerCalls`.
+class TrainerHost:
+    """start: starts a fresh process; with the slots lent to a chain, it has a rank on each device: see `TrainerGroup`.
     sources: this slot's trainers by name.
+    silence_seconds: the shortest silence after which a process counts as hung.
     growth_bytes: how much the memory of a process may grow.
 
+    `busy_since` is when the current call began; None while there is none. `has_failed` is whether user code has failed
+    in the present process, which other lanes still use.
     `inexact_reasons` say how the stage's first state was made elsewhere: see `stagetree.runtime.inexact_reasons`.
     `shares_process`: whether another chain has trained in the process before.
     """
@@ -58,8 +67,11 @@ class TrainerHost(TrainerCalls):
         clock: Clock,
         growth_bytes: int = 2**30,
     ) -> None:
-        super().__init__(start, silence_seconds, clock)
-        self._sources = sources
+        self._start, self._sources, self._silence_seconds, self._clock = start, sources, silence_seconds, clock
+        self._process: TrainerClient | None = None
+        self._deadlines: dict[str, Deadline] = {}
+        self.busy_since: Instant | None = None
+        self.has_failed = False
         self._memory, self._templates = MemoryWatch(growth_bytes), Templates()
         self._source: TrainerSource | None = None  # imported by the process
         self._lent: LentSlots = ()  # the slots lent to the process
@@ -133,7 +145,8 @@ class TrainerHost(TrainerCalls):
         """
         built = Built.from_assignment(source_of(work, self._sources()), work)
         self._place = None
-        self._end_another(built.source)
+        if self._source != built.source or self._lent:  # a process serves one trainer, in one version, on its devices
+            self.end_process()
         if self._process is None:
             self._start_process(self._lent)
         self._build(work, built, tolerated, names=sorted(work.hp), is_resumed=bool(work.resume or work.mean))
@@ -198,19 +211,17 @@ class TrainerHost(TrainerCalls):
 
     def _start_process(self, lent: LentSlots) -> None:
         """First end all other processes, such as ending forks and prepared ones, whose memory may be needed; for
-        ranks also the templates, since they begin on empty devices.
+        ranks also the templates, since they begin on empty devices. Raises `NoTrainerProcess`, `RanksUnavailable`.
         """
         self._drop_preparation()
         if lent:
             self._templates.close()
         self._templates.await_ending_fork()
-        super()._start_process(lent)
-
-    def _end_another(self, source: TrainerSource, lent: LentSlots = ()) -> None:
-        """A process serves one trainer, in one version, on the same devices."""
-        if self._source != source or self._lent != lent:
-            self.end_process()
-        self._lent = lent
+        try:
+            self._process = self._start(*lent)
+        except (WarmFailed, TrainerFailed) as failed:
+            is_of_ranks = isinstance(failed, TrainerFailed) and failed.kind == "rank"
+            raise (RanksUnavailable if is_of_ranks else NoTrainerProcess)(str(failed)) from failed
 
     def _may_share(self, work: ChainAssignment, key: TemplateKey) -> bool:
         """Whether a chain may use the process in which another chain was trained, because a fresh one would take
@@ -237,21 +248,26 @@ class TrainerHost(TrainerCalls):
         self._templates.close()
 
     def end_process(self) -> None:
-        if self._process is not None:
-            self._written += self._process.leader.take_uses()["written"]
+        """End the process, which frees its memory, also on the GPU.
+
+        A fork ends while the next chain begins: on a CPU, memory for two is available.
+        """
+        process, self._process = self._process, None
+        has_failed, self.has_failed = self.has_failed, False
         self._built, self._place, self._source, self._lent = None, None, None, ()
         self._template, self._key = None, None
         self._memory.begin()
-        super().end_process()
-
-    def _end(self, process: TrainerClient, *, has_failed: bool) -> None:
-        """A fork ends while the next chain begins: on a CPU, memory for two is available."""
+        self._deadlines.clear()
+        if process is None:
+            return
+        self._written += process.leader.take_uses()["written"]
         if isinstance(process, Fork) and not has_failed:
             self._templates.end(process)
         else:
-            super()._end(process, has_failed=has_failed)
+            process.close(CLOSE_SECONDS)
 
     def _give_up(self, error: BaseException) -> None:
+        """Stop using the process."""
         template = self._template
         self.end_process()
         if template is not None and isinstance(error, TrainerFailed):
@@ -340,3 +356,82 @@ class TrainerHost(TrainerCalls):
             self.end_process()
             raise TrainerVersionMismatch(f"the code of trainer {work.trainer!r} was changed while it was loaded")
         self._built = built
+
+    # ------------------------------------------------------------------------------------------------ calls
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Why the model's results are not exact: a reason for each operation without a deterministic form."""
+        return () if self._process is None else tuple(map(used, self._process.leader.not_exact))
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory of the process; 0 if there is none. From any thread."""
+        process = self._process
+        return 0 if process is None else process.resident_bytes()
+
+    def commands(self, tolerated: Container[str] = ()) -> Child:
+        """The commands as methods, each with its own deadline. Raises as `call`."""
+
+        def ask(do: str, given: Json) -> Any:
+            return self.call(lambda process: process.ask(do, given, self.deadline(do)), tolerated)
+
+        commands: Child = call_with(ask)
+        return commands
+
+    def evaluate(self, *, watch: bool = False, look: bool | None = None) -> Evaluation:
+        """The model's metrics. watch, look: as for `TrainerClient.evaluate`. Raises as `call`."""
+        deadline = self.deadline("evaluate")
+        return self.call(lambda process: process.evaluate(deadline=deadline, watch=watch, look=look))
+
+    def save(self, *, look: bool = False, lane: int | None = None, tolerated: Container[str] = ()) -> State:
+        """The state of the model; look: as for `Child.save`. Raises as `call`."""
+        return self.call(lambda process: process.save(deadline=self.deadline("save"), look=look, lane=lane), tolerated)
+
+    def kill(self) -> None:
+        """End the process during any call. From any thread."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def print_to(self, log: StageFiles | None, lane: int | None = None) -> None:
+        """Redirect the output of the trainer, or of a `lane`'s, to these files; None: to the slot's own log."""
+
+        def tell(process: TrainerClient) -> None:
+            assert log is not None
+            try:
+                process.log(log.printed, log.rows, lane)
+            except OSError as problem:
+                logger.warning("what the trainer prints is not kept in %s: %s", log.printed, problem)
+
+        if log is not None:
+            self.call(tell)
+
+    @property
+    def process(self) -> TrainerClient | None:
+        """The present process."""
+        return self._process
+
+    def call(self, do: Callable[[TrainerClient], Result], tolerated: Container[str] = ()) -> Result:
+        """Call the process; after an error it is not used again. tolerated: kinds of failures that leave it intact.
+
+        Raises `TrainerFailed`, and `ChainStopped` if `kill` ended the process.
+        """
+        process = self._process
+        if process is None:
+            raise ModelMisplaced("there is no process with a model")
+        self.busy_since = self._clock()
+        try:
+            return do(process)
+        except BaseException as error:
+            self.has_failed = True
+            if not (isinstance(error, TrainerFailed) and error.kind in tolerated):
+                self._give_up(error)
+            if isinstance(error, TrainerKilled):
+                raise ChainStopped from error
+            raise
+        finally:
+            self.busy_since = None
+
+    def deadline(self, kind: str) -> Deadline:
+        """The deadline of one kind of call, learned as long as the process lives."""
+        return self._deadlines.setdefault(kind, Deadline(self._silence_seconds))

@@ -140,13 +140,10 @@ class TrainingLane(Lane):
         if self.claim.end_flag.is_set():
             return 0
         end = self._execution.end_of_training(step, self._conditions())
-        if end and self._ends_soon():
+        left_seconds = (self._execution.stage.end - self._execution.step) * self._step_seconds
+        if end and 0 < left_seconds <= SOON_SECONDS:
             self._slot.dependencies.send_next()
         return end
-
-    def _ends_soon(self) -> bool:
-        """Whether the stage is about to end, by the speed of the stage before."""
-        return 0 < (self._execution.stage.end - self._execution.step) * self._step_seconds <= SOON_SECONDS
 
     def _conditions(self) -> Conditions:
         saver = self._slot.saver
@@ -243,7 +240,12 @@ class TrainingLane(Lane):
             return False
         self._facts.clear()  # results of a failed step are not recorded
         if can_use_more_ranks(self.work, failed):
-            self._end([self._needs_more_fact(failed.step), self._ended_fact(ChainOutcome.INTERRUPTED)])
+            ranks, step = self.work.ranks, max(failed.step, stage.start)
+            logger.warning(
+                "chain %s is tried with %d devices: %d are out of memory", self.claim.chain, 2 * ranks, ranks
+            )
+            needs_more = needs_more_fact(self.work, stage, step, ranks, slot.me.kind)
+            self._end([needs_more, self._ended_fact(ChainOutcome.INTERRUPTED)])
             return False
         kind = FailureKind.CRASH if failed.kind in ("internal", "rank") else FailureKind(failed.kind)
         out_of_memory = kind == FailureKind.OUT_OF_MEMORY
@@ -259,12 +261,6 @@ class TrainingLane(Lane):
             self._end([fact], End(), quarantine)
             slot.quarantine.lift(self._is_well)
         return False
-
-    def _needs_more_fact(self, step: int) -> e.NeedsMore:
-        """The fact that the next step needs more memory than the chain's devices have."""
-        stage, ranks = self._execution.stage, self.work.ranks
-        logger.warning("chain %s is tried with %d devices: %d are out of memory", self.claim.chain, 2 * ranks, ranks)
-        return needs_more_fact(self.work, stage, max(step, stage.start), ranks, self._slot.me.kind)
 
     def _advice(self, failed: TrainerFailed) -> str:
         """Advice for a trial that is out of memory. More devices seldom help: each computes one shard at a time."""

@@ -21,7 +21,6 @@ from app.workers.slot.outbox import End, Finish, RowChange
 from app.workers.slot.trainer_check import CheckFailed, Files, check, state_cause
 from app.workers.slot.verification_bench import OFF, Bench, Inconclusive, last_line
 from app.workers.state import State
-from app.workers.trial_logs import StageFiles
 from stagetree.runtime import inexact_reasons
 from stagetree.runtime.commands import Compared
 from stagetree.runtime.failures import TrainerFailed
@@ -43,7 +42,6 @@ class VerificationLane(Lane):
         self.progress, self._has_begun = Progress(self.work.stages[0].start), False
         self._began_at = self._context.seconds()
         self._waiting = list(self._order.comparisons)
-        self._log: StageFiles | None = None
         self._log_size = 0  # before anything was printed
         self._bench = Bench(self.work, self._slot, self._context, self._check_wanted, self._set_step)
 
@@ -85,8 +83,8 @@ class VerificationLane(Lane):
         it ends.
         """
         self._end_process()
-        if self._log is not None:
-            printed = self._log.read_since(self._log_size)
+        if (log := self._bench.log) is not None:
+            printed = log.read_since(self._log_size)
             self._slot.logs.add_to_trial(self.claim.chain, self.work, printed)
 
     def _end_process(self) -> None:
@@ -107,11 +105,8 @@ class VerificationLane(Lane):
         if failed.kind in ("internal", "rank"):
             self._interrupt(failed.error)
             return False
-        return self._end_inconclusive(f"{self._subject} ended with {_accident(failed)}")
-
-    @property
-    def _subject(self) -> str:
-        return "the check" if self._kind == VerificationKind.CHECK else "training again to compare"
+        subject = "the check" if self._kind == VerificationKind.CHECK else "training again to compare"
+        return self._end_inconclusive(f"{subject} ended with {_accident(failed)}")
 
     def _ended_fact(self, outcome: ChainOutcome) -> e.ChainEnded:
         seconds = self._context.seconds() - self._began_at if self._has_begun else 0.0
@@ -148,8 +143,7 @@ class VerificationLane(Lane):
 
     def _verify(self) -> None:
         bench, log = self._bench, self._slot.logs.begin(self.claim.chain, self.work, 0)
-        self._log, self._log_size = log, 0 if log is None else log.size()
-        bench.print_to(log)
+        bench.log, self._log_size = log, 0 if log is None else log.size()
         if self._kind == VerificationKind.CHECK:
             self._slot.input_watch.prepare()
             result = check(bench, self._order, self.work.stages[0].end, self._let_others_train)
@@ -168,17 +162,14 @@ class VerificationLane(Lane):
                 if failed.kind != "exception" or (before is not None and before.signature != failed.signature):
                     raise
                 if before is not None:
-                    self._record(self._tested_fact(difference=f"{self._failing}: {last_line(failed)}"))
+                    how = "resumed from its state" if self._begin else "trained alone, without a break"
+                    text = f"the trainer failed when {how}: {last_line(failed)}"
+                    self._record(self._tested_fact(difference=text))
                     return
                 before = failed
 
     def _let_others_train(self, files: Files) -> None:
         self._record(self._tested_fact(goes_on=True, files=list(files)))
-
-    @property
-    def _failing(self) -> str:
-        how = "resumed from its state" if self._begin else "trained alone, without a break"
-        return f"the trainer failed when {how}"
 
     def _train_again(self, bench: Bench) -> None:
         """Train in a fresh process up to all remaining comparisons."""
@@ -198,7 +189,8 @@ class VerificationLane(Lane):
                     self._waiting.pop(0)
                     continue
                 difference = self._explain(bench, mine, at, compared) if compared.difference else ""
-            self._record_comparison(at, difference, compared.stray if looks else ())
+            words = dict.fromkeys(compared.stray if looks else (), inexact_reasons.STRAY)
+            self._record(self._tested_fact(at, difference=difference, stray=words))
             self._waiting.pop(0)
             if difference:
                 self._waiting.clear()
@@ -218,10 +210,10 @@ class VerificationLane(Lane):
 
     def _explain(self, bench: Bench, mine: State | None, at: Comparison, compared: Compared) -> str:
         """A difference with its likely cause."""
-        text = compared.difference
-        if self._kind == VerificationKind.WHOLE:
-            return f"{text}. {self._cause_in_whole(text)}"
-        stray: Sequence[str] = compared.stray
+        text, stray = compared.difference, compared.stray
+        if self._kind == VerificationKind.WHOLE:  # earlier comparisons name the suspects
+            stray = self._order.suspects
+            return f"{text}. {WATCHED if not stray and self._order.ignored else _cause(text, stray)}"
         with suppress(TrainerFailed, CheckpointUnreadable):  # the difference is reported in any case
             bench.build()
             stray = self._stray_when_loaded(bench) or stray
@@ -231,13 +223,7 @@ class VerificationLane(Lane):
                 with closing(bench.save()) as again:
                     if bench.compare(again, mine).difference:
                         return f"{text}. {UNREPEATABLE}"
-        return f"{text}. {metric_cause(stray) if is_of_metrics(text) else state_cause(stray)}"
-
-    def _cause_in_whole(self, text: str) -> str:
-        """The cause named by suspects from earlier comparisons."""
-        if not self._order.suspects and self._order.ignored:
-            return WATCHED
-        return metric_cause(self._order.suspects) if is_of_metrics(text) else state_cause(self._order.suspects)
+        return f"{text}. {_cause(text, stray)}"
 
     def _stray_when_loaded(self, bench: Bench) -> Sequence[str]:
         """What a newly loaded model holds otherwise than the one that saved the state."""
@@ -246,13 +232,13 @@ class VerificationLane(Lane):
         with closing(bench.save(look=True)) as mine, closing(bench.read(self.work.resume)) as stored:
             return bench.compare(mine, stored).stray
 
-    def _record_comparison(self, at: Comparison, difference: str, stray: Sequence[str]) -> None:
-        words = dict.fromkeys(stray, inexact_reasons.STRAY)
-        self._record(self._tested_fact(at, difference=difference, stray=words))
-
     def _record(self, fact: e.ExactnessTested) -> None:
         """Record a result now, before the rest of the verification, which may fail."""
         self._slot.outbox.put(self.claim, [fact], is_news=True)
+
+
+def _cause(text: str, stray: Sequence[str]) -> str:
+    return metric_cause(stray) if is_of_metrics(text) else state_cause(stray)
 
 
 def _accident(failed: TrainerFailed) -> str:

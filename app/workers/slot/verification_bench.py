@@ -16,10 +16,11 @@ from app.domain.chain_assignment import ChainAssignment, Comparison, ResumePoint
 from app.workers.slot.checkpoint_store import CheckpointUnreadable
 from app.workers.slot.claim import ChainStopped
 from app.workers.slot.context import SlotContext
+from app.workers.slot.input_watch import written_records
 from app.workers.slot.models import LaneContext
 from app.workers.state import State
 from app.workers.trial_logs import StageFiles
-from stagetree.runtime.commands import Compared, Seen
+from stagetree.runtime.commands import Compared
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.inexact_reasons import other_metrics
 
@@ -42,6 +43,7 @@ class Bench:
     """steps: how many were trained in all.
     step: of the model.
     fastest: the fewest seconds a step.
+    log: for the trainer's output, from the next build on.
 
     check_wanted: raises when the result is no longer needed.
     on_step: receives the model's step. All methods raise what `check_wanted` does, and `TrainerFailed`.
@@ -57,17 +59,8 @@ class Bench:
     ) -> None:
         self._work, self._reader, self._host, self._seconds = work, slot.reader, slot.trainer, context.seconds
         self._check_wanted, self._on_step, self._input_watch = check_wanted, on_step, slot.input_watch
-        self._log: StageFiles | None = None
+        self.log: StageFiles | None = None
         self.steps, self.step, self.fastest = 0, work.stages[0].start, inf
-
-    def print_to(self, log: StageFiles | None) -> None:
-        """Redirect the trainer's output from the next build on."""
-        self._log = log
-
-    @property
-    def inexact_reasons(self) -> tuple[str, ...]:
-        """How the state that the model began with was made elsewhere."""
-        return self._host.inexact_reasons
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -82,7 +75,7 @@ class Bench:
     def build(self) -> None:
         """Build a model where the work begins, in a fresh process. Raises as `TrainerHost.begin`."""
         self._check_wanted()
-        self._host.begin_independently(self._work, self.read, self._log)
+        self._host.begin_independently(self._work, self.read, self.log)
         self.step = self._work.stages[0].start
 
     def read(self, resume: ResumePoint) -> State:
@@ -152,8 +145,8 @@ class Bench:
             comparison = self._compare_origin()
         if text and comparison.elsewhere:
             raise Inconclusive(f"the state was made under {comparison.elsewhere[0]}")
-        if text and self.inexact_reasons:
-            raise Inconclusive(f"the state that it began with was made elsewhere: it {self.inexact_reasons[0]}")
+        if text and (reasons := self._host.inexact_reasons):
+            raise Inconclusive(f"the state that it began with was made elsewhere: it {reasons[0]}")
         if text and self.operations:
             raise Inconclusive(f"the trainer {self.operations[0]}")
         return comparison._replace(difference=text)
@@ -171,17 +164,11 @@ class Bench:
             "no state is kept on its way that tells under which torch, and on which device, it was measured"
         )
 
-    def seen(self) -> Seen:
-        """The inputs that the trainer has read since it was built."""
-        return self._host.commands().seen()
-
-    def record_files(self, paths: Sequence[str]) -> list[Json]:
-        """Records of the inputs that `seen` lists."""
-        return self._input_watch.record_undeclared(paths, self._check_wanted)
-
-    def written(self) -> list[tuple[str, bool]]:
-        """The files that the trainer has written since the last call, and whether during training."""
-        return list(self._host.uses()["written"])
+    def seen(self) -> tuple[Sequence[str], list[Json]]:
+        """The hyper-parameters that the trainer read in no step, and records of the files that it read and wrote."""
+        seen = self._host.commands().seen()
+        files = self._input_watch.record_undeclared(seen.files, self._check_wanted)
+        return seen.unread, [*files, *written_records(self._host.uses()["written"])]
 
     def is_affordable(self, steps: int) -> bool:
         """Whether this many more steps are within the budget, or take only a moment."""
