@@ -49,7 +49,7 @@ def end_time(path: Path) -> float | None:
 
 
 class Keyed(Protocol):
-    """Another record that is written once."""
+    """A record that is written once."""
 
     @property
     def key(self) -> Key: ...
@@ -91,11 +91,11 @@ class Ledger:
         elif position != _BEYOND:
             self.position = position
 
-    def note(self, position: int, record: Record | StageRun, mark: Mark) -> None:
+    def note(self, position: int, record: Keyed, mark: Mark) -> None:
         """Note a record of the event at this position."""
         self._add(position, list(record.key), mark)
 
-    def note_at_end(self, record: Record | StageRun | Keyed, mark: Mark) -> None:
+    def note_at_end(self, record: Keyed, mark: Mark) -> None:
         """Note a record that follows from all events."""
         self._add(_BEYOND, list(record.key), mark)
 
@@ -161,8 +161,8 @@ def follow(
             followers.append(Follower(source, study, sink, say))
         for event in source.follow(study):
             for follower in followers:
-                follower.take(_document(event))
-        answer = _document(source.study(study))
+                follower.take(document_of(event))
+        answer = document_of(source.study(study))
         for follower in followers:
             follower.end(answer)
     finally:
@@ -215,7 +215,7 @@ class Follower:
     def _trial(self, number: int) -> Json:
         """The present state of a trial. A discarded trial, whose number is not reused yet, has no curve."""
         try:
-            return _document(self._source.trial(self._study, number))
+            return document_of(self._source.trial(self._study, number))
         except NotFound:
             return {"curve": []}
 
@@ -235,7 +235,7 @@ class Follower:
 
     def _logged_records(self, number: int, at: float) -> Iterable[Record]:
         """All values logged along a trial's path."""
-        for point in map(_document, self._source.logged(self._study, number)):
+        for point in map(document_of, self._source.logged(self._study, number)):
             if self._runs.passes(number, point["node"], point["step"]):
                 yield Logged(number, point["step"], point["metrics"], at=at, is_alone=self._runs.is_alone)
 
@@ -282,7 +282,7 @@ class Follower:
         self._ledger.close()
 
 
-def _document(answer: Any) -> Json:
+def document_of(answer: Any) -> Json:
     """An answer of a client or a store, as JSON."""
     document: Json = answer.to_json() if hasattr(answer, "to_json") else answer
     return document

@@ -93,7 +93,7 @@ class Runs:
         """The records for a measurement that another study made on a trial's path. The metrics are the trial's own, so
         means.
         """
-        nodes = self._trials[trial].nodes_at(step) if trial in self._trials else []
+        nodes = self.nodes_at(trial, step)
         if len(nodes) == 1:
             return self.add_measurement(nodes[0], step, metrics, at)
         is_new = nodes and ("point", run_of(trial, self.is_alone), step) not in self._written
@@ -188,31 +188,21 @@ Measured = tuple[float, int, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
-class StageBegun:
-    """Stage number `index` of a chain was assigned to a slot."""
+class StageRun(RunRecord):
+    """A slot completed stage number `index` of a chain, or stopped within it.
+
+    trial: the first that passes there. free_at: when the slot could start on it, in Unix seconds. proof: the kind of
+    proof if it repeats steps for comparison; empty if it trains new steps. start, end: its first and last step.
+    seconds: the slot's time for it. outcome: `completed`, `failed`, or how its chain ended. error: why it failed.
+    """
 
     chain: str
     index: int
     slot: str
     node: str
-    """The node of the search plan."""
-    start: int
-    """The first step."""
     free_at: float
-    """When the slot could start on it, in Unix seconds."""
     proof: str
-    """The kind of proof if it repeats steps for comparison; empty if it trains new steps."""
-
-
-@dataclass(frozen=True)
-class StageRun(RunRecord):
-    """A slot completed a stage, or stopped within it.
-
-    trial: the first that passes there. end: the last step. seconds: the slot's time for it. outcome: `completed`,
-    `failed`, or how its chain ended. error: why it failed.
-    """
-
-    begun: StageBegun
+    start: int
     end: int
     seconds: float
     outcome: str
@@ -221,7 +211,7 @@ class StageRun(RunRecord):
 
     @property
     def key(self) -> Key:
-        return ("stage", self.run, self.begun.chain, self.begun.index)
+        return ("stage", self.run, self.chain, self.index)
 
 
 @dataclass
@@ -276,9 +266,9 @@ class Stages:
         self._measured[node] = [each for each in self._measured[node] if each not in measured]
         if (trial := self.trial_of(node, stage["end"])) is None:
             return []
-        began = StageBegun(data["chain"], chain.index, chain.slot, node, start, chain.free_at, chain.proof)
-        error = data.get("error", "")
-        return [StageRun(trial, began, end, data["seconds"], outcome, error, tuple(measured), at=at)]
+        given = (data["chain"], chain.index, chain.slot, node, chain.free_at, chain.proof)
+        trained = (start, end, data["seconds"], outcome, data.get("error", ""), tuple(measured))
+        return [StageRun(trial, *given, *trained, at=at)]
 
 
 @runtime_checkable

@@ -72,10 +72,10 @@ class OpenTelemetry:
         from opentelemetry.context import Context
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
-        given_at, begun_at = stage.begun.free_at, max(stage.at - stage.seconds, stage.begun.free_at)
-        self._ids.begin(f"{stage.begun.chain}:{stage.begun.index}")
+        given_at, begun_at = stage.free_at, max(stage.at - stage.seconds, stage.free_at)
+        self._ids.begin(f"{stage.chain}:{stage.index}")
         tracer = self._provider.get_tracer("stagetree")
-        name = f"stage {stage.begun.start}-{stage.end}"
+        name = f"stage {stage.start}-{stage.end}"
         whole = tracer.start_span(
             name, Context(), attributes=self._attributes(stage), start_time=_nanoseconds(given_at)
         )
@@ -91,16 +91,15 @@ class OpenTelemetry:
         whole.end(_nanoseconds(stage.at))
 
     def _attributes(self, stage: StageRun) -> dict[str, str | int]:
-        start = stage.begun
         named: dict[str, str | int] = {
             "study": self._study,
             "trial": stage.trial,
-            "chain": start.chain,
-            "stage": start.index,
-            "node": start.node,
-            "slot": start.slot,
+            "chain": stage.chain,
+            "stage": stage.index,
+            "node": stage.node,
+            "slot": stage.slot,
             "outcome": stage.outcome,
-            **({"proof": start.proof} if start.proof else {}),
+            **({"proof": stage.proof} if stage.proof else {}),
         }
         return {f"stagetree.{name}": value for name, value in named.items()}
 

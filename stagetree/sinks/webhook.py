@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from stagetree.sinks.base import Json, Key, SinkError, errors_of
-from stagetree.sinks.follower import Ledger, StudySource, ledger_path
+from stagetree.sinks.follower import Ledger, StudySource, document_of, ledger_path
 from stagetree.text import FINAL, rough_duration
 
 LOOK_SECONDS = 5.0
@@ -86,7 +86,7 @@ class Webhook:
         with closing(ledger):
             while True:
                 answer = source.study(study, trials=False)
-                document: Json = answer.to_json() if hasattr(answer, "to_json") else answer
+                document = document_of(answer)
                 for news in (*_news(document), *standstill.news(document)):
                     if news.key not in ledger.keys:
                         self._post(news.body)
