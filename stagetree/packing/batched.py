@@ -265,7 +265,7 @@ class Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, weight: Tensor, added: Tensor | None) -> Tensor:
         ctx.save_for_backward(numbers, weight)
-        return numbers.bmm(weight.mT) if added is None else torch.baddbmm(added, numbers, weight.mT)
+        return _product(numbers, weight.mT, added)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -20,9 +20,6 @@ PACKED_METHODS = ("train", "train_batch", "accumulate", "_train_in_parts")
 PARAMETER_HOOKS = ("setup", "apply", "update", "after_step")
 """Methods of `TorchTrainer` in which a trainer's own code may write into frozen parameters."""
 
-INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer dtypes by element size in bytes."""
-
 PLAIN_TYPES: tuple[type[Tensor], ...] = (Tensor, nn.Parameter)
 
 
@@ -71,7 +68,7 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors hold the same numbers, bit for bit."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
-    return (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride()) or _bits(one).equal(_bits(other))
+    return (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride()) or bits(one).equal(bits(other))
 
 
 def share_constants(trainer: Trainer, others: Iterable[Trainer]) -> None:
@@ -108,7 +105,6 @@ def _parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from _parts(f"{name}.{inner}", getattr(tensor, inner))
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    """The numbers as integers, so that NaNs compare by their bits."""
-    whole = INTEGER_DTYPES.get(tensor.element_size())
-    return tensor.detach() if whole is None else tensor.detach().view(whole)
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of the numbers, so that NaNs compare by their bits."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from stagetree.packing.constants import bits
 from stagetree.packing.loss import BackwardResult
 from stagetree.packing.rows import LaneBatches
 from stagetree.trainer import generators
@@ -174,13 +175,9 @@ def _is_same(one: BackwardResult, other: BackwardResult) -> bool:
     """Compare bit for bit, so that NaNs are equal."""
     pairs = ((one.gradients, other.gradients), (one.buffers, other.buffers), (one.sums, other.sums))
     return one.counts == other.counts and all(
-        mine.keys() == theirs.keys() and all(_bits(mine[name]).equal(_bits(theirs[name])) for name in mine)
+        mine.keys() == theirs.keys() and all(bits(mine[name]).equal(bits(theirs[name])) for name in mine)
         for mine, theirs in pairs
     )
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def clone_batch(batch: Any) -> Any:

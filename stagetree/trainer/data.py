@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
 from typing import Any, cast
 
 import torch
-from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
+from torch import Generator, Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from stagetree.trainer.base import Trainer
@@ -257,12 +256,6 @@ class DataTrainer(Trainer):
         if not isinstance(source, MixedOrder | MixedStream):
             raise ValueError(f"{name}: train_data has no names of streams: give a dict, such as {{'web': train_data}}")
         source.mixture.mix(value)
-
-    def _learn_by_shards(
-        self, whole: BatchSpan, model: nn.Module, optimizer: Optimizer, part: Callable[[BatchSpan], None]
-    ) -> None:
-        """Compute the gradient of a batch. part: adds the gradient of a span."""
-        return part(whole) if self._sharding is None else self._sharding.learn(whole, model, optimizer, part)
 
     # The metrics ----------------------------------------------------------------------------------------------------
 

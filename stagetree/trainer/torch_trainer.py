@@ -242,7 +242,10 @@ class TorchTrainer(ModelTrainer):
                 self.accumulate(self._batch(part), len(part.indices) / len(whole.indices))
 
         self.optimizer.zero_grad()
-        self._learn_by_shards(whole, self.model, self.optimizer, learn)
+        if self._sharding is None:
+            learn(whole)
+        else:
+            self._sharding.learn(whole, self.model, self.optimizer, learn)
 
     def _passes(self, whole: BatchSpan, span: BatchSpan) -> Iterator[BatchSpan]:
         """The parts of a batch, or of a shard of it, to learn from at once."""

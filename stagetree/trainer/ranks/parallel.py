@@ -34,7 +34,7 @@ from stagetree.trainer.ranks.sharding import (
     shards_in,
     shards_of,
 )
-from stagetree.trainer.ranks.summing import TreeSum, byte_view
+from stagetree.trainer.ranks.summing import TreeSum, byte_view, tree_sum
 
 NEEDED = ("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_force_sum_reduction_for_comms")
 """Methods that torch must have to sum in the order of the tree."""
@@ -62,10 +62,7 @@ class TreeReduceScatter:
     ) -> None:
         received = torch.empty_like(input_tensor)
         dist.all_to_all_single(byte_view(received), byte_view(input_tensor), group=group)
-        chunks = list(received.view(group.size(), -1))
-        while len(chunks) > 1:
-            chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
-        output_tensor.copy_(chunks[0])
+        output_tensor.copy_(tree_sum(received, group.size()))
 
 
 class DividedSharding(Sharding):

@@ -96,11 +96,17 @@ class _Exchange:
     def finish(self) -> None:
         """Wait for the sum and write it to its places."""
         self._work.wait()
-        chunks = list(self._mine.view(self._world, -1))
-        while len(chunks) > 1:
-            chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
-        dist.all_gather([byte_view(each) for each in self._flat.view(self._world, -1)], byte_view(chunks[0]))
+        mine = tree_sum(self._mine, self._world)
+        dist.all_gather([byte_view(each) for each in self._flat.view(self._world, -1)], byte_view(mine))
         spread(self._flat[: self._length], self._tensors)
+
+
+def tree_sum(flat: Tensor, world: int) -> Tensor:
+    """The sum of the ranks' chunks in a tensor, in the order of the tree."""
+    chunks: list[Tensor] = list(flat.view(world, -1))
+    while len(chunks) > 1:
+        chunks = [one + other for one, other in zip(chunks[::2], chunks[1::2], strict=True)]
+    return chunks[0]
 
 
 def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
@@ -161,7 +167,8 @@ class EarlySums:
 
             return came
 
-        hooks = [_hook(each, note(number)) for number, each in enumerate(parameters) if size]
+        numbered = list(enumerate(parameters)) if size else []
+        hooks: list[Any] = [each.register_post_accumulate_grad_hook(note(number)) for number, each in numbered]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
@@ -197,10 +204,6 @@ class EarlySums:
 
     def _is_there(self, number: int) -> bool:
         return 0 < self._times.get(number, 0) <= self._seen.get(number, 0)
-
-
-def _hook(parameter: nn.Parameter, came: Callable[[Tensor], None]) -> Any:
-    return parameter.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
