@@ -12,6 +12,7 @@ from itertools import combinations
 from math import exp, log
 from typing import Any
 
+from stagetree.advice.sharing import TAIL
 from stagetree.advice.tuning import RATES, sample_configurations
 from stagetree.sequences import Sequence, SequenceError, needs_length
 from stagetree.sequences.base import resolve_fractions
@@ -20,9 +21,6 @@ from stagetree.space.distributions import is_number
 from stagetree.spec import SpecError, StudySpec
 
 Json = dict[str, Any]
-
-TAIL = 0.2
-"""The fraction of a trial that decays where a schedule is rewritten: see docs/which-decay.md."""
 
 _PEAKS = ("peak", "init", "max", "then")
 """The fields of sequences that hold their highest value, or the sequence after a warm-up."""

@@ -184,7 +184,9 @@ def _is_beginning(place: str, name: str) -> bool:
 
 
 TAIL = 0.2
-"""The decay that we propose, as a share of the length: Hägele et al. (2024) find 0.2 as good as a cosine."""
+"""The decay that we propose, as a share of the length: Hägele et al. (2024) find 0.2 as good as a cosine. See also
+docs/which-decay.md.
+"""
 
 WORTHWHILE = 0.1
 """The least share of the steps that a proposal must save."""

@@ -11,7 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,16 +157,8 @@ class Http:
         raise AssertionError
 
     async def _download(self, path: str, folder: Path, params: Json) -> Path:
-        import httpx2
-
-        try:
-            async with self._http.stream("GET", API + path, params=params) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise problem_of(response)
-                return await _write_file(response, folder)
-        except httpx2.TransportError as error:
-            raise Unreachable(self.url, error) from None
+        async with self._open(path, params=params) as response:
+            return await _write_file(response, folder)
 
     async def _stream(self, path: str, after: int) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
         """The events of one connection, which may end or break at any time."""
@@ -174,15 +166,23 @@ class Http:
 
         options: Json = {"params": {"after": after}, "timeout": httpx2.Timeout(self._timeout, read=SILENCE)}
         options["headers"] = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        async with self._open(path, **options) as response:
+            if response.status_code == 204:
+                raise StreamOver
+            async for event in httpx2.EventSource(response):
+                yield event
+
+    @asynccontextmanager
+    async def _open(self, path: str, **options: Any) -> AsyncIterator[httpx2.Response]:
+        """A response that is read in the block."""
+        import httpx2
+
         try:
             async with self._http.stream("GET", API + path, **options) as response:
-                if response.status_code == 204:
-                    raise StreamOver
                 if response.is_error:
                     await response.aread()
                     raise problem_of(response)
-                async for event in httpx2.EventSource(response):
-                    yield event
+                yield response
         except httpx2.TransportError as error:
             raise Unreachable(self.url, error) from None
 

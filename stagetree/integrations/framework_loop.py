@@ -8,11 +8,10 @@ the position in the data.
 from __future__ import annotations
 
 import copy
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from stagetree.functions import Run
@@ -43,9 +42,9 @@ class FrameworkLoop(ABC):
         self._run.state(save=self._save, load=self._load, evaluate=self.evaluate)
         self._steps = self._run.steps()
         while not self._is_over:
-            with temporary_folder() as folder:
+            with TemporaryDirectory(prefix="stagetree-") as folder:
                 try:
-                    self.fit(folder, self._loaded)
+                    self.fit(Path(folder), self._loaded)
                 except _LoopLeft:
                     continue
             why = "a callback stops it, or its own number of steps. How long a trial trains is for the study to say"
@@ -101,13 +100,6 @@ class FrameworkLoop(ABC):
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
         """The metrics; must not change the state."""
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A temporary folder, deleted after the block."""
-    with tempfile.TemporaryDirectory(prefix="stagetree-") as folder:
-        yield Path(folder)
 
 
 class RateGroups:

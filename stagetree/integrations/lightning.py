@@ -16,7 +16,6 @@ from stagetree.integrations import lightning_module
 from stagetree.integrations.lightning_module import (
     COUNTERS,
     DATA_METHODS,
-    PACKAGES,
     LogCapture,
     TrainerStandIn,
     base_of,
@@ -223,10 +222,10 @@ class LightningTrainer(TorchTrainer):
     def _transfer(self, batch: Any) -> Any:
         own = "on_after_batch_transfer"
         data = self._datamodule
-        is_datas = data is not None and lightning_module.overridden_names(
-            data, base_of(data, "LightningDataModule"), PACKAGES, ()
+        names = (
+            () if data is None else lightning_module.overridden_names(data, base_of(data, "LightningDataModule"), ())
         )
-        owner = data if is_datas and own in is_datas else self.model
+        owner = data if own in names else self.model
         return getattr(owner, own)(batch, 0)
 
     def _loader_arguments(self, datamodule: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from stagetree.functions import Run
@@ -23,7 +24,6 @@ from stagetree.integrations.framework_loop import (
     refuse_name,
     refuse_schedule,
     refuse_stopping,
-    temporary_folder,
 )
 
 NOT_STATE = ("hyper_parameters", "hparams_", "datamodule_", "pytorch-lightning_version")
@@ -120,9 +120,10 @@ class _Lightning(FrameworkLoop):
         loop = self._trainer.fit_loop.epoch_loop
         for progress in (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress):
             progress.reset_on_run()  # as the loop does at once, when the epoch begins
-        with temporary_folder() as folder:
-            self._trainer.save_checkpoint(folder / "saved.ckpt")
-            state = torch.load(folder / "saved.ckpt", weights_only=False, map_location="cpu")
+        with TemporaryDirectory(prefix="stagetree-") as folder:
+            path = Path(folder, "saved.ckpt")
+            self._trainer.save_checkpoint(path)
+            state = torch.load(path, weights_only=False, map_location="cpu")
         loops = state["loops"]["fit_loop"]
         loops["epoch_loop.state_dict"].pop(LOG_COUNTER, None)
         epochs = loops["epoch_progress"]["current"]

@@ -15,13 +15,13 @@ from torch import nn
 Plain = bool | int | float | str | None
 
 
-def overridden_names(thing: Any, base: type, package: str, allowed: Collection[str]) -> list[str]:
+def overridden_names(thing: Any, base: type, allowed: Collection[str]) -> list[str]:
     """The public names of `base` that an object or its class overrides, except those in `allowed`.
 
-    package: the framework's; what `base` inherits from elsewhere, such as torch, is called as usual.
+    What `base` inherits from other packages than Lightning's, such as torch, is called as usual.
     """
     kind = thing if isinstance(thing, type) else type(thing)
-    bases = [each for each in base.__mro__ if each.__module__.split(".")[0] in package.split("|")]
+    bases = [each for each in base.__mro__ if each.__module__.split(".")[0] in PACKAGES]
     names = [name for each in bases for name in vars(each) if not name.startswith("_")]
     mine = () if isinstance(thing, type) else vars(thing)
     own = {
@@ -90,7 +90,7 @@ _TORCHS = vars(nn.Module()).keys() | {
 """Attributes of torch and Lightning themselves."""
 
 
-PACKAGES = "lightning|pytorch_lightning"
+PACKAGES = ("lightning", "pytorch_lightning")
 
 HARMLESS = frozenset(
     {
@@ -157,7 +157,7 @@ def refuse_own_loop(module: Any) -> None:
 
 def refuse(thing: Any, base: type, called: frozenset[str]) -> None:
     """Raises ValueError for methods that only Lightning's own loop calls, by name."""
-    own = overridden_names(thing, base, PACKAGES, called | HARMLESS)
+    own = overridden_names(thing, base, called | HARMLESS)
     if own:
         names = ", ".join(own)
         verb = "is" if len(own) == 1 else "are"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from html import escape
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import PrivateAttr
 
@@ -110,23 +110,17 @@ _LINE_SECONDS = 5.0
 """The time between two lines of `Lines`."""
 
 
-class Live(Protocol):
-    """Shows the state of a study, and replaces it when it changes."""
+class Live:
+    """Shows the state of a study, and replaces it when it changes. This one shows nothing."""
 
-    def show(self, study: StudyAnswer) -> None: ...
+    def show(self, study: StudyAnswer) -> None:
+        """Show the current state."""
 
-    def close(self) -> None: ...
-
-
-class Hidden:
-    """Shows nothing."""
-
-    def show(self, study: StudyAnswer) -> None: ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing more is shown."""
 
 
-class Terminal:
+class Terminal(Live):
     """Replaces the last line of a terminal."""
 
     def show(self, study: StudyAnswer) -> None:
@@ -137,7 +131,7 @@ class Terminal:
         print(file=sys.stderr, flush=True)
 
 
-class Lines:
+class Lines(Live):
     """Prints a line every few seconds, for files and for terminals without escape codes. The last state is always
     printed.
     """
@@ -160,7 +154,7 @@ class Lines:
         print(self._last, file=sys.stderr, flush=True)
 
 
-class Cell:
+class Cell(Live):
     """Replaces the output of a notebook's cell."""
 
     def __init__(self, display: Any) -> None:
@@ -173,14 +167,12 @@ class Cell:
         else:
             self._handle.update(bundle, raw=True)
 
-    def close(self) -> None: ...
-
 
 class Showing:
     """Shows a study inside a `with` block; shows nothing if `show` is false."""
 
     def __init__(self, show: bool = True) -> None:
-        self._live = _choose_display() if show else Hidden()
+        self._live = _choose_display() if show else Live()
         self._left = TimeLeft()
 
     def __enter__(self) -> Showing:

@@ -47,7 +47,7 @@ class SourceCollector:
 
     def trainer(self, cls: type) -> str:
         """The class itself, renamed to its trainer name."""
-        if is_imported(cls, cls.__name__):
+        if is_imported(cls):
             self.add(cls.__name__, cls, cls.__name__)
             text = f"{self.texts.pop(cls.__name__)}\n\n\nclass Renamed({cls.__name__}):\n    pass"
         else:
@@ -79,7 +79,7 @@ class SourceCollector:
             self._keep(value.__name__)
             is_named_so = "." not in value.__name__ and name == value.__name__
             return f"import {name}" if is_named_so else f"import {value.__name__} as {name}"
-        if isinstance(value, type | FunctionType) and not is_imported(value, name):
+        if isinstance(value, type | FunctionType) and not is_imported(value):
             text = definition_of(value, user)
             self._needs(text, namespace_of(value), name)
             return text

@@ -48,7 +48,7 @@ class Arguments:
         return cls(tuple(names), required, is_open=args.kwarg is not None)
 
 
-def is_imported(value: Any, name: str) -> bool:
+def is_imported(value: Any) -> bool:
     """Whether a class or function can be imported, as opposed to one defined in a cell or script."""
     module = sys.modules.get(value.__module__)
     is_main = value.__module__ == "__main__" or module is None or getattr(module, "__file__", None) is None
