@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from stacks import Service, wait_for
-from toys import curves, grid, switch, trained_steps, trials
+from toys import curves, grid, trained_steps, trials
 
-from stagetree.client import Conflict, NotFound
+from stagetree.client import Conflict
 
 ENDLESS = 20_000
 """Steps that take ten minutes; no test waits that long."""
@@ -47,21 +47,6 @@ def test_a_paused_study_resumes_at_its_last_step(stack: Service, slow: Path) -> 
     assert curves(stack, study) == curves(stack, undisturbed)
 
 
-def test_pausing_one_study_keeps_shared_work_for_the_other(stack: Service, slow: Path) -> None:
-    shared = slowly(trials("pause-one", ({}, 30)), slow)
-    first = stack.submit(shared)
-    stack.wait_for_step(first, 2)
-    second = stack.submit(shared)
-    wait_for("the second study's trial", lambda: list(stack.client.trials(second)))
-    stack.client.pause(first)
-    slow.unlink()
-    assert stack.wait(second)["state"] == "completed"
-    assert trained_steps(stack, first, second) == 30
-    stack.client.resume(first)
-    assert stack.wait(first)["trials"][0]["state"] == "completed"
-    assert trained_steps(stack, first, second) == 30
-
-
 def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> None:
     study = stack.submit(trials("cancel", ({}, 5), ({}, ENDLESS), seconds=0.03))
     stack.wait_for_step(study, 8)
@@ -76,39 +61,6 @@ def test_a_cancelled_study_stops_soon_and_keeps_its_results(stack: Service) -> N
     kept = [fact["step"] for fact in stack.facts(study, "CheckpointKept")]
     again = stack.run(trials("cancel", ({}, max(kept) + 2), seconds=0.0))
     assert again["state"] == "completed"
-
-
-def test_steps_of_a_cancelled_study_serve_the_next(stack: Service) -> None:
-    first = stack.submit(trials("heir", ({}, ENDLESS), seconds=0.03))
-    stack.wait_for_step(first, 8)
-    stack.client.cancel(first)
-    idle(stack, first)
-    done = trained_steps(stack, first)
-    second = stack.run(trials("heir", ({}, done + 5), seconds=0.03))
-    assert second["steps"]["executed"] == 5
-
-
-def test_a_cancelled_trial_stops_and_its_siblings_continue(stack: Service) -> None:
-    long = ({"lr": switch(0.1, 0.3, 4)}, ENDLESS)
-    study = stack.submit(trials("cancel-trial", ({}, 12), long, seconds=0.03))
-    stack.wait_for_step(study, 7)
-    stack.client.cancel_trial(study, 1)
-    stack.client.cancel_trial(study, 1)  # twice does no harm
-    found = stack.wait(study)
-    assert [trial["state"] for trial in found["trials"]] == ["completed", "cancelled"]
-    with pytest.raises(Conflict):
-        stack.client.cancel_trial(study, 0)
-    with pytest.raises(NotFound):
-        stack.client.cancel_trial(study, 7)
-
-
-def test_a_trial_that_is_added_while_the_study_runs(stack: Service) -> None:
-    study = stack.submit(trials("add", ({}, 40), seconds=0.1))  # it is heard of seconds before they part
-    stack.wait_for_step(study, 2)
-    stack.client.add_trial(study, {"lr": switch(0.1, 0.3, 38)}, 43)
-    found = stack.wait(study)
-    assert [trial["state"] for trial in found["trials"]] == ["completed", "completed"]
-    assert found["steps"] == {"requested": 83, "unique": 45, "executed": 45}
 
 
 def idle(stack: Service, study: str) -> None:

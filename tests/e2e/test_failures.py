@@ -8,8 +8,6 @@ import pytest
 from stacks import Json, Service, running_service
 from toys import grid, switch, trials
 
-from stagetree.client import Invalid
-
 KINDS = {
     "raise": ("exception", 'ValueError: the loss went through the roof"'),
     "memory": ("out_of_memory", "MemoryError: no room"),
@@ -70,20 +68,6 @@ def test_a_trial_that_fails_later_leaves_what_was_good(stack: Service) -> None:
     assert (first["state"], first["failure"]["step"]) == ("failed", 6)
     assert [point["step"] for point in first["curve"]] == [2, 4, 5, 6]
     assert (second["state"], third["state"]) == ("completed", "completed")
-
-
-def test_all_trials_fail(stack: Service) -> None:
-    study = stack.run(grid("no-hope", space={"mood": ["raise", "memory"]}))
-    assert study["state"] == "failed"
-    assert study["error"].startswith("all 2 trials failed; trial 0: ")
-    assert study["best"] is None
-
-
-def test_wrong_arguments_are_refused_at_the_door(stack: Service) -> None:
-    with pytest.raises(
-        Invalid, match="colour: is no argument of trainer 'toy': there are seconds, slow_while, journal, tag"
-    ):
-        stack.run(grid("argument", trainer_args={"tag": "argument", "colour": "red"}))
 
 
 def test_a_trainer_that_cannot_be_imported(stack: Service) -> None:

@@ -10,10 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from stacks import PATIENCE, TRAINERS, Cluster, Json, Service, wait_for
-
-from app.embedded.stack import Embedded
-from stagetree.client import Client
+from stacks import Cluster, Json, Service, wait_for
 
 
 def asha(tag: int, trials: int) -> Json:
@@ -80,18 +77,3 @@ def test_pop_with_a_slot_killed(cluster: Cluster, tmp_path: Path) -> None:
     check(cluster, study, tmp_path)
     judged = [trial for trial in cluster.client.trials(study) if trial.get("prediction")]
     assert judged and all(trial["prediction"]["p"] is None for trial in judged)  # nothing was foretold and came true
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("slots", [8])
-def test_eight_slots(slots: int, tmp_path: Path) -> None:
-    embedded = Embedded(tmp_path / "stack", slots, TRAINERS)
-    embedded.start()
-    try:
-        with Client(embedded.url) as client:
-            service = Service(client)
-            study = service.submit(asha(2, trials=18))
-            assert service.wait(study, 2 * PATIENCE)["state"] == "completed"  # all on the cores that there are
-            check(service, study, tmp_path)
-    finally:
-        embedded.stop()

@@ -113,14 +113,3 @@ def test_a_run_ends_when_the_best_state_is_stored(tmp_path: Path) -> None:
     written = stagetree("weights", "last", "--dir", store, "--to", str(tmp_path / "best"))
     assert written.returncode == 0, written.stderr
     assert not list(tmp_path.glob("store/checkpoints/**/*.partial"))
-
-
-@pytest.mark.slow
-def test_an_example_is_checked(tmp_path: Path) -> None:
-    study = tmp_path / "study.yaml"
-    study.write_text(yaml.safe_dump(STUDY))
-    done = stagetree("check", str(study), "--steps", "2")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the same, bit for bit") == 3 and "a checkpoint" in done.stdout
-    how_far = "after 2 steps, with a break after 1 step: no bit differs; --steps N trains for longer"
-    assert done.stdout.splitlines()[-1] == f"compared          {how_far}"
