@@ -195,10 +195,3 @@ def test_a_reader_has_one_computation_and_delays_no_other(server: Server, previe
     assert "try again later" in busy.json()["detail"]
     assert server.client(Scope.SUBMIT).post(f"{API}/studies:preview", json=STUDY).status_code == 200
     assert server.client(Scope.READ).get(f"{API}/studies").status_code == 200
-
-
-def test_a_preview_leaves_no_memory_behind(server: Server) -> None:
-    trials = {**STUDY, "tuner": {**RANDOM, "num_trials": 500}, "space": {"lr": TENTH}}
-    answer = server.client(Scope.READ).post(f"{API}/studies:preview", json=trials)
-    assert answer.status_code == 200 and answer.json()["trials"] == 500
-    assert server.megabytes < MOST_MEGABYTES

@@ -111,15 +111,14 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends", [["limit"], ["limit", "preempt"]], ids=len)
 def test_a_job_comes_back_after_its_time_limit_and_when_it_is_preempted_while_a_study_runs(
-    cluster: Cluster, job: Job, tmp_path: Path, ends: list[str]
+    cluster: Cluster, job: Job, tmp_path: Path
 ) -> None:
     go_on = tmp_path / "slow"
     go_on.touch()
     spec = trials("job", *[({"lr": 0.1 * (1 + number)}, 40) for number in range(4)], seconds=0.3)
     spec["trainer_args"]["slow_while"] = str(go_on)
-    study, least = cluster.submit(spec), 0
+    study, least, ends = cluster.submit(spec), 0, ("limit", "preempt")
 
     def steps() -> list[int]:
         """Of both nodes, after they have resumed."""

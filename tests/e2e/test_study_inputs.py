@@ -19,8 +19,6 @@ from safetensors.torch import save_file
 from stacks import Json, Service, wait_for
 from toys import trials
 
-from stagetree.errors import Invalid
-
 ROOT, SITE = Path(__file__).parents[2], "site"
 TRAINER = """
 import torch
@@ -386,10 +384,3 @@ def test_a_blocked_input_delays_no_other_study_and_its_own_can_be_cancelled(stac
         idle = {"idle"}
         wait_for("its slot", lambda: {each["state"] for each in stack.client.slots()} == idle, 20.0)
         wait_for("its last word", lambda: not any(each["note"] for each in stack.client.slots()), 20.0)
-
-
-@pytest.mark.slow
-def test_a_device_is_refused_and_the_server_answers_on(stack: Service) -> None:
-    with pytest.raises(Invalid, match="must be a file or a folder that can be read: /dev/zero is a device"):
-        stack.submit(trials("device", ({}, 6), inputs=["/dev/zero"]))
-    assert stack.run(trials("no-device", ({}, 6)))["state"] == "completed"

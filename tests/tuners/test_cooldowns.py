@@ -137,8 +137,9 @@ def test_the_last_rung_is_cooled_too() -> None:
     assert table.ask() is None
 
 
-def test_a_failed_cooldown_is_the_worst_and_a_cancelled_one_does_not_count() -> None:
-    table = Table(COOLED)
+@pytest.mark.parametrize("value", [{"cooldown": 0.1}, {"merge": 3}], ids=["cooldown", "mean"])
+def test_a_failed_value_is_the_worst_and_a_cancelled_one_does_not_count(value: dict[str, Any]) -> None:
+    table = Table(ASHA | {"rung_value": value})
     for _ in range(4):
         table.ask()
     for trial in range(4):

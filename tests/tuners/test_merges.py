@@ -94,22 +94,6 @@ def test_a_trial_is_ranked_by_the_mean_of_its_states_and_resumes_from_its_own() 
     assert table.ask() == Extend(trial=2, steps=30, reason={"rung": 1, "rank": 1, "cut": 1, "of": 3, "loss": 0.05})
 
 
-def test_a_failed_merge_is_the_worst_and_a_cancelled_one_does_not_count() -> None:
-    table = Table(MERGED)
-    for _ in range(4):
-        table.ask()
-    for trial in range(4):
-        table.result(trial, 0.5)
-    for _ in range(4):
-        table.ask()
-    table.fail(4)
-    table.cancel(5)
-    table.result(6, 0.7)
-    assert isinstance(table.ask(), NewTrial)
-    table.result(7, 0.6)
-    assert table.ask() == Extend(trial=3, steps=30, reason={"rung": 1, "rank": 1, "cut": 1, "of": 3, "loss": 0.6})
-
-
 # ------------------------------------------------------------------------------------------------------ whole studies
 
 

@@ -9,9 +9,6 @@ import torch
 
 from stagetree import Trainer
 
-COUNT = 0
-"""What `Global` counts in."""
-
 
 class Right(Trainer):
     """Eight weights that a step moves by `lr`, chance, and how many steps there were. journal: gets a line a step."""
@@ -100,44 +97,6 @@ class Idle(Right):
         super().train()
         self.seen = getattr(self, "seen", 0) + 1
         self.last = self.weights
-
-
-class Global(Right):
-    """Counts in a global."""
-
-    name = "global"
-
-    def train(self) -> None:
-        global COUNT
-        COUNT += 1
-        self.count = COUNT
-        super().train()
-
-
-class Drawing(Right):
-    """Measures with a generator of its own."""
-
-    name = "drawing"
-
-    def __init__(self, *, seed: int, device: str) -> None:
-        super().__init__(seed=seed, device=device)
-        self.chance = torch.Generator().manual_seed(seed)
-
-    def evaluate(self) -> dict[str, float]:
-        return {"score": float(self.weights.mean() + torch.randn((), generator=self.chance))}
-
-
-class Watched(Right):
-    """To measure it is to move it."""
-
-    name = "watched"
-
-    def evaluate(self) -> dict[str, float]:
-        self.count += 1
-        return super().evaluate()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights, "count": torch.tensor(self.count)}
 
 
 class Unloadable(Right):
