@@ -8,7 +8,6 @@ from typing import NoReturn
 import pytest
 from scenes import AWAY, LOST_RACE, ONE, RANDOM, Scene, times, trials
 
-from app.domain import events as e
 from app.domain.search_plan import Node, SearchPlan
 from app.events.memory import MemoryRecords
 from app.events.plans import MAX_IDLE, Plans
@@ -70,18 +69,6 @@ def test_what_a_tuner_raises_fails_its_study(monkeypatch: pytest.MonkeyPatch) ->
     assert scene.study("broken").state == "failed"
     assert "the tuner failed: ZeroDivisionError: no rung is left" in (scene.study("broken").error or "")
     assert scene.study("sound").state == "completed"
-
-
-def test_a_plan_that_cannot_be_folded_holds_up_itself_alone() -> None:
-    scene = Scene()
-    scene.submit(name="lame", plan="lame")
-    scene.submit(name="sound", plan="sound")
-    unknown = e.ChainEnded(chain="unknown", outcome="done")
-    scene.records.log.append("lame", [unknown], expected=None, at=0.0)
-    scene.run()
-    assert scene.study("sound", "sound").state == "completed"
-    assert list(scene.scheduler.problems()) == ["lame"]
-    assert "plan lame cannot be used: KeyError" in scene.scheduler.problems()["lame"]
 
 
 def test_an_estimate_that_fails_holds_up_its_plan_alone_and_forgets_nothing() -> None:

@@ -62,13 +62,6 @@ def test_the_seconds_of_a_gang_are_those_of_all_its_slots() -> None:
     assert set(states(at).values()) == {(False, False)}
 
 
-def test_a_study_of_one_rank_never_has_a_gang() -> None:
-    at = scene({"a": 4})
-    submit(at, 10)
-    at.run()
-    assert gangs(at) == [("a-gpu0",)]
-
-
 def test_where_no_machine_has_enough_slots_of_several_are_a_gang() -> None:
     at = scene({"a": 1, "b": 1}, reached=True)
     submit(at, 10, ranks=2)

@@ -65,6 +65,7 @@ def test_a_chain_of_an_unreadable_plan_delays_no_other() -> None:
     scene.submit(name="sound", plan="sound")
     assert scene.scheduler.tick()
     assert list(scene.scheduler.problems()) == ["plan"]
+    assert "plan plan cannot be used: KeyError" in scene.scheduler.problems()["plan"]
     assert [slot for _, _, slot in scene.messages] == ["gpu1"]
 
 

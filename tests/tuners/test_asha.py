@@ -25,24 +25,6 @@ def next_action(table: Table) -> tuple[str, int] | None:
 # -------------------------------------------------------------------------------------------------- promotions by hand
 
 
-def test_a_late_result_changes_who_is_in_the_top_third() -> None:
-    """0.9, 0.5 and 0.7 make three, and the best goes up; then better ones come late, one of which is passed over."""
-    table = Table(THREE)
-    for trial in range(6):
-        assert next_action(table) == ("start", trial)
-    table.result(1, 0.9)
-    table.result(0, 0.5)
-    assert next_action(table) == ("start", 6)  # two results: floor(2/3) = 0 may go up
-    table.result(2, 0.7)
-    assert next_action(table) == ("promote", 0)  # three: the best one
-    table.result(3, 0.4)
-    table.result(4, 0.3)
-    assert next_action(table) == ("promote", 4)  # of five one place, and it is the best's; 3 with 0.4 must wait
-    assert next_action(table) == ("start", 7)
-    table.result(5, 0.8)
-    assert next_action(table) == ("promote", 3)  # of six two places: 4 went up, 3 has the second
-
-
 def test_top_third_in_full() -> None:
     """The same, to the end of the story: which trial is promoted after each result, and why."""
     table = Table(THREE)
@@ -71,63 +53,6 @@ def test_top_third_in_full() -> None:
     assert action == Extend(trial=7, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.05})
     table.result(7, 0.04)
     assert table.ask() is None  # no promotion from the top rung
-
-
-def test_equal_results_go_to_the_trial_that_was_started_first() -> None:
-    table = Table(THREE)
-    for _ in range(9):
-        table.ask()
-    for trial in (5, 3, 8):
-        table.result(trial, 0.5)
-    assert table.log[-1] == ("start", 8, 1)
-    assert next_action(table) == ("promote", 3)
-    assert next_action(table) is None
-    for trial in (4, 1, 6):
-        table.result(trial, 0.5)
-    assert [next_action(table), next_action(table)] == [("promote", 1), None]  # the cut of two holds 1 and 3
-    table.result(0, 0.5)
-    table.result(2, 0.5)
-    assert next_action(table) == ("promote", 0)  # of 8 the cut is still two: 0 and 1
-    table.result(7, 0.5)
-    assert [next_action(table), next_action(table)] == [("promote", 2), None]
-
-
-def test_failed_trials_are_worst_count_and_never_go_up() -> None:
-    table = Table(THREE)
-    for _ in range(9):
-        table.ask()
-    table.fail(0)
-    table.fail(1)
-    assert next_action(table) is None
-    table.result(2, 5.0)  # of 3, with two failed: it is in the top third
-    assert next_action(table) == ("promote", 2)
-    for trial in (3, 4, 5, 6, 7, 8):
-        table.fail(trial)
-    assert next_action(table) is None  # of 9 the top third has room for two more, and none has a result
-    table.fail(2)  # on its way to rung 1, where it is the only one
-    assert next_action(table) is None
-
-
-def test_higher_rungs_come_first_and_a_wait_can_end_later() -> None:
-    """eta 2: trial 1 is passed over, and goes up when more results make the top half wider."""
-    table = Table(THREE | {"reduction_factor": 2, "max_steps": 4})
-    for _ in range(9):
-        table.ask()
-    table.result(0, 0.1)
-    table.result(1, 0.2)
-    assert next_action(table) == ("promote", 0)
-    assert next_action(table) is None
-    table.result(2, 0.9)
-    table.result(3, 0.05)
-    assert next_action(table) == ("promote", 3)
-    table.result(0, 0.1)
-    table.result(3, 0.2)
-    table.result(4, 0.8)
-    table.result(5, 0.7)
-    assert next_action(table) == ("promote", 0)  # rung 1 to 2 before anything below
-    assert table.steps[0] == 4
-    assert next_action(table) == ("promote", 1)
-    assert next_action(table) is None
 
 
 def test_a_cancelled_trial_does_not_count_unless_it_went_up() -> None:

@@ -17,7 +17,7 @@ from app.domain import events as e
 from app.domain import results
 from app.domain.leaderboard import build_leaderboard
 from app.domain.objectives import FAILED, ResultScore, Scored
-from app.domain.pareto_fronts import ParetoRanking, best_first, dominates, fronts, pareto_front
+from app.domain.pareto_fronts import ParetoRanking, best_first, dominates, fronts
 from app.domain.search_plan import Node
 from app.domain.terms import TrialEventKind
 from app.search.replay import replay
@@ -73,39 +73,6 @@ def test_the_rank_is_that_of_taking_away_front_after_front(scored: list[Scored])
         expected.append(sorted(front))
         left = [each for each in left if each not in front]
     assert fronts(each for each in scored if each[0].is_feasible) == expected
-
-
-@given(scores(st.integers(1, 3)), st.randoms())
-def test_the_order_is_a_function_of_the_results(scored: list[Scored], rng: Random) -> None:
-    order = [*best_first(scored)]
-    assert sorted(order) == sorted(scored)
-    assert order == [*best_first(rng.sample(scored, len(scored)))]
-    feasible = [score.is_feasible for score, _ in order]
-    assert feasible == sorted(feasible, reverse=True)
-    violations = [score.violation for score, _ in order]
-    assert violations == sorted(violations)
-    for place, (score, _) in enumerate(order):
-        ahead = order[:place] if score.is_feasible else []
-        assert not any(dominates(score.losses, other.losses) for other, _ in ahead)
-
-
-@given(scores(st.integers(2, 3)))
-def test_the_next_of_a_front_is_the_furthest_from_those_before_it(scored: list[Scored]) -> None:
-    front = pareto_front(scored)
-    if not front:
-        return
-    assert front[0] == min(front)
-    columns = zip(*(score.losses for score, _ in front), strict=True)
-    extents = [max(column) - min(column) or 1.0 for column in columns]
-
-    def far(each: Scored, place: int) -> float:
-        points = [
-            [loss / size for loss, size in zip(s.losses, extents, strict=True)] for s, _ in (each, *front[:place])
-        ]
-        return min(math.dist(points[0], other) for other in points[1:])
-
-    for place in range(1, len(front)):
-        assert far(front[place], place) == max(far(each, place) for each in front[place:])
 
 
 def naive_order(scored: list[Scored]) -> list[Scored]:

@@ -6,8 +6,6 @@ from cluster import Cluster
 from studies import spec
 from toys import switch
 
-from app.domain import events as e
-
 TRUNK = spec(({}, 20))
 
 
@@ -60,45 +58,3 @@ def test_the_row_says_at_which_stage_its_worker_is(pair: Cluster) -> None:
     pair.at("train", 10, ask)
     assert pair.run(trunk).state == "completed"
     assert found == ["served"]
-
-
-def test_a_step_that_was_passed_before_the_slot_heard_of_it_is_not_waited_for(pair: Cluster) -> None:
-    trunk, found = pair.submit(TRUNK), list[str]()
-
-    def ask() -> None:
-        """At step 10, while the slot's row still shows 0: a request for step 5 of the trunk comes too late."""
-        late = pair.submit(spec(({}, 5)))
-        pair.ticker.tick()
-        assert deliver_to(pair, "gpu1") == 0, "it is believed to be ahead"
-        pair.beat()
-        pair.ticker.tick()
-        assert deliver_to(pair, "gpu1") > 0
-        found.append(pair.study(late).state)
-
-    pair.at("train", 10, ask)
-    assert pair.run(trunk).state == "completed"
-    assert found == ["running"] and [study.active for study in pair.plan.studies.values()] == [0, 0]
-    assert len(pair.events(e.ChainAssigned)) == 2
-
-
-def test_a_step_that_it_heard_of_in_time_is_kept_in_passing(pair: Cluster) -> None:
-    trunk = pair.submit(TRUNK)
-
-    def ask() -> None:
-        pair.submit(spec(({"lr": switch(0.1, 0.2, 12)}, 14)))
-        pair.beat()
-        pair.ticker.tick()
-        pair.beat()
-        pair.at("train", 15, check)
-
-    def check() -> None:
-        pair.settle()
-        pair.beat()
-        pair.ticker.tick()
-        assert deliver_to(pair, "gpu1") > 0
-        [node] = [node for node in pair.plan.nodes.values() if node.parent is None]
-        assert 12 in node.checkpoints
-
-    pair.at("train", 10, ask)
-    assert pair.run(trunk).state == "completed"
-    assert sum(study.executed for study in pair.plan.studies.values()) == 22, "no step was run twice"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
@@ -64,12 +63,6 @@ def test_an_unneeded_chain_waits_for_no_checkpoint(cluster: Cluster) -> None:
     assert cancelled and "stopped" in [event.outcome for event in cluster.events(e.ChainEnded)]
 
 
-def corrupt(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def test_a_folder_that_was_deleted_is_trained_again_and_said(cluster: Cluster) -> None:
     """Deleted to free a disk; every later study on the plan waited for ever."""
     (cluster.folder / "stagetree.db").touch()  # as in the folder of an embedded stack
@@ -88,45 +81,6 @@ def test_a_folder_that_was_deleted_is_trained_again_and_said(cluster: Cluster) -
     assert any(text and text.endswith("is not there: its steps are trained again") for text in said)
     cluster.beat()
     assert cluster.row().note is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.3, 60.0])
-def test_a_folder_that_is_not_mounted_for_a_time_costs_no_step(cluster: Cluster, seconds: float) -> None:
-    cluster.run(cluster.submit(spec(({}, 4))))
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
-    folder, hidden = cluster.folder / "checkpoints", cluster.folder / "elsewhere"
-    folder.rename(hidden)
-    ends_at = cluster.clock.now() + seconds
-
-    def mount(key: str) -> None:
-        if cluster.clock.now() >= ends_at and hidden.exists():
-            hidden.rename(folder)
-
-    cluster.store.before_read = mount
-    done = cluster.run(cluster.submit(spec(({}, 6))))
-    assert done.executed == 2
-    assert not cluster.events(e.CheckpointDropped)
-
-
-def test_damage_that_passes_is_not_struck(cluster: Cluster) -> None:
-    cluster.run(cluster.submit(spec(({}, 4))))
-    [trunk] = cluster.events(e.CheckpointKept)
-    cluster.slots["gpu0"] = cluster.make_slot("gpu0", memory_bytes=0)
-    path = cluster.folder / "checkpoints" / trunk.key
-    whole = path.read_bytes()
-    corrupt(path)
-    looks = list[str]()
-
-    def heal(key: str) -> None:
-        looks.append(key)
-        if len(looks) == 4:
-            path.write_bytes(whole)
-
-    cluster.store.before_read = heal
-    done = cluster.run(cluster.submit(spec(({}, 6))))
-    assert done.executed == 2
-    assert not cluster.events(e.CheckpointDropped)
 
 
 def test_a_slot_that_waits_for_the_store_reports_it(cluster: Cluster) -> None:
