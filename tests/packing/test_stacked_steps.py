@@ -312,10 +312,7 @@ def test_with_any_optimizer_a_trial_is_what_it_is_alone_and_its_checkpoint_goes_
 )
 def test_a_step_can_be_captured(kind: type[Optimizer], terms: dict[str, Any]) -> None:
     """torch finds no operation in it that reads a number on the host, or has a shape that depends on one."""
-    rule, group = (
-        RULES[kind],
-        {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, **terms).param_groups[0]},
-    )
+    rule, group = (RULES[kind], {**kind([nn.Parameter(torch.zeros(1))], lr=0.1, **terms).param_groups[0]})
     values, grads, *rest = (torch.linspace(0.1, 1.0, 12).view(3, 4) for _ in range(7))
     moments = dict(zip(rule.moments(group), rest, strict=False))
     table = torch.tensor([rule.coefficients(group, 2, *[0.5] * len(rule.products))] * 3).unsqueeze(2).unbind(1)

@@ -78,10 +78,7 @@ def test_a_state_without_one_of_its_parts_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"parallel": "ddp"}, "parallel must be tree or fsdp in a trainer, not 'ddp'"),
-    ],
+    ("args", "said"), [({"parallel": "ddp"}, "parallel must be tree or fsdp in a trainer, not 'ddp'")]
 )
 def test_unsupported_trainers_are_refused_in_a_sentence(args: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

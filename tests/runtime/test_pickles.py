@@ -37,8 +37,7 @@ def test_different_pickles_have_different_digests(one: Any, other: Any, protocol
 
 
 @pytest.mark.parametrize(
-    "value",
-    [np.arange(4.0), {"a": np.float64(1.5)}, OrderedDict(a=[1], b=math.nan), {1, 2}, np.random.default_rng(3)],
+    "value", [np.arange(4.0), {"a": np.float64(1.5)}, OrderedDict(a=[1], b=math.nan), {1, 2}, np.random.default_rng(3)]
 )
 def test_objects_of_classes(value: Any) -> None:
     assert say_the_same(pickle.dumps([value, value]), pickle.dumps([pickled_copy(value), pickled_copy(value)]))

@@ -239,11 +239,7 @@ def test_a_missing_gpu_is_reported_at_once(start: Start) -> None:
         ("break_the_context", "device", "device-side assert"),
         ("exit", "exception", "SystemExit: I quit"),
         ("no_such_mood", "exception", "no_such_mood"),
-        (
-            "stop",
-            "exception",
-            "has no terminal here: `stagetree debug STUDY TRIAL` trains a trial in yours",
-        ),
+        ("stop", "exception", "has no terminal here: `stagetree debug STUDY TRIAL` trains a trial in yours"),
     ],
 )
 def test_an_error_is_reported_with_kind_step_and_traceback(start: Start, mood: str, kind: str, words: str) -> None:

@@ -128,8 +128,7 @@ def test_iterating_over_values_reads_all(use: Callable[[dict[str, Any]], Any]) -
 
 
 @pytest.mark.parametrize(
-    "use",
-    [lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1)],
+    "use", [lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1)]
 )
 def test_a_lookup_reads_one_value(use: Callable[[dict[str, Any]], Any]) -> None:
     assert trained_model(type("Given", (Given,), {"use": staticmethod(use)})).unread() == ["decay"]

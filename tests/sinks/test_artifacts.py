@@ -68,10 +68,7 @@ def test_mlflow_gets_artifacts_in_the_run_of_the_best_trial(uri: str) -> None:
     for _ in range(2):
         follow(source, STUDY, [open_sink(f"mlflow:{uri}{BOTH}")], said.append)
     report = f"<!doctype html>{STUDY} True 99.0".encode()
-    assert artifacts(uri) == {
-        "trial 0": {},
-        "trial 1": {f"weights/{WEIGHTS}": b"weights", f"report/{REPORT}": report},
-    }
+    assert artifacts(uri) == {"trial 0": {}, "trial 1": {f"weights/{WEIGHTS}": b"weights", f"report/{REPORT}": report}}
     assert (source.fetched, said) == (1, [])
     source.finished_at = 100.0  # it resumed, and completed again
     follow(source, STUDY, [open_sink(f"mlflow:{uri}?artifacts=report")])

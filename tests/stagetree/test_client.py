@@ -321,8 +321,7 @@ def test_lists_are_read_page_by_page(
 ) -> None:
     items = [{**item, "n": n} for n in range(3)]
     server.will(
-        Answer(body={"items": items[:2], "next_cursor": "x y"}),
-        Answer(body={"items": items[2:], "next_cursor": None}),
+        Answer(body={"items": items[:2], "next_cursor": "x y"}), Answer(body={"items": items[2:], "next_cursor": None})
     )
     assert [each.to_json() for each in call(client)] == items
     assert [asked.path for asked in server.asked] == [path, path]

@@ -109,11 +109,7 @@ def test_where_may_name_the_length() -> None:
     space = {"max_steps": [100, 200], "lr": [0.1, 0.2]}
     assert [
         (hp["lr"]["value"], steps) for hp, steps in started_trials(study(space, where="max_steps == 200 or lr == 0.1"))
-    ] == [
-        (0.1, 100),
-        (0.1, 200),
-        (0.2, 200),
-    ]
+    ] == [(0.1, 100), (0.1, 200), (0.2, 200)]
 
 
 def test_others_may_exist_for_some_lengths_only() -> None:
@@ -258,12 +254,7 @@ def test_one_cycle_may_end_with_the_trial() -> None:
         ({"lr": 0.1, "max_steps": [10, "x"]}, GRID, "space.max_steps[1]", "must be a whole number of steps"),
         ({"lr": 0.1, "max_steps": {"uniform": [1, 9]}}, GRID, "space.max_steps", "must be numbers of steps, such as"),
         ({"lr": 0.1, "max_steps": 10**12}, GRID, "space.max_steps", "must be at most"),
-        (
-            {"lr": {**WSD, "decay": 10}, "max_steps": [50]},
-            GRID,
-            "space.lr.decay",
-            "must end with the trial: warmup ",
-        ),
+        ({"lr": {**WSD, "decay": 10}, "max_steps": [50]}, GRID, "space.lr.decay", "must end with the trial: warmup "),
         (
             {"lr": {**WSD, "decay": {"ratio": "x"}}, "max_steps": [500]},
             GRID,
