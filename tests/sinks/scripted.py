@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from stacks import Json
 
-from stagetree.sinks import Record, Sink
+from stagetree.sinks import Record, Sink, follow, open_sink
 
 STUDY = "still-123456"
 A, B, C = "node-a", "node-b", "node-c"
@@ -133,3 +134,15 @@ def isolated_study() -> list[Json]:
 
 STRUCK = "Struck: the trainer is not exact. What counts is in the runs named (alone). x differs"
 LOGGED_ALONE = {0: [logged_point(7, ALONE, 0.8)], 1: [logged_point(7, ALSO, 0.9)]}
+
+BUSY = Scripted(busy_study(), logged=LOGGED)
+ISOLATED = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
+
+
+def write_study(address: str, source: Scripted = BUSY, *, killed_after: int = 0) -> None:
+    """Follow a study into the sink at an address; its process is killed after this many writes."""
+    if killed_after:
+        with pytest.raises(Killed):
+            follow(source, STUDY, [Killing(open_sink(address), killed_after)])
+    else:
+        follow(source, STUDY, [open_sink(address)])

@@ -9,18 +9,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from stagetree.sinks import follow, open_sink
-from tests.sinks.scripted import (
-    LOGGED,
-    LOGGED_ALONE,
-    MARK,
-    STRUCK,
-    STUDY,
-    Killed,
-    Killing,
-    Scripted,
-    busy_study,
-    isolated_study,
-)
+from tests.sinks.scripted import ISOLATED, MARK, STRUCK, STUDY, Scripted, busy_study, write_study
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +40,7 @@ def read(uri: str) -> dict[str, Any]:
 
 
 def test_each_trial_has_a_run_with_its_whole_curve(store: str) -> None:
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
+    write_study(f"mlflow:{store}")
     runs = read(store)
     assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert runs["trial 1"]["accuracy"] == [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)]
@@ -63,9 +52,8 @@ def test_each_trial_has_a_run_with_its_whole_curve(store: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", range(1, 17))
 def test_a_sink_killed_after_any_write_resumes_exactly_once(store: str, writes: int) -> None:
-    with pytest.raises(Killed):
-        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(f"mlflow:{store}"), writes)])
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"mlflow:{store}")])
+    write_study(f"mlflow:{store}", killed_after=writes)
+    write_study(f"mlflow:{store}")
     runs = read(store)
     assert [run["loss"] for _, run in sorted(runs.items())] == [[(7, 0.7), (25, 0.5)], [(7, 0.7), (27, 0.6)]]
     assert [run["accuracy"] for _, run in sorted(runs.items())] == [
@@ -75,9 +63,8 @@ def test_a_sink_killed_after_any_write_resumes_exactly_once(store: str, writes: 
 
 
 def test_struck_results_are_not_mixed_with_trials_trained_alone(store: str) -> None:
-    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
     for _ in range(2):
-        follow(source, STUDY, [open_sink(f"mlflow:{store}")])
+        write_study(f"mlflow:{store}", ISOLATED)
     runs = read(store)
     assert runs["trial 0"]["accuracy"] == [(10, 0.1), (20, 0.2)]
     assert (runs["trial 0"]["note"], runs["trial 0"]["status"]) == (STRUCK, "KILLED")

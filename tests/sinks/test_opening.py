@@ -35,16 +35,10 @@ def test_an_invalid_sink_is_refused_in_a_sentence(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        "tensorboard:/etc",
-        "tensorboard:a/../../b",
-        "tensorboard:~/runs",
-        "tensorboard:gs://bucket/runs",
-        "mlflow:file:///etc",
-        "mlflow:sqlite:////etc/ml.db",
-        "mlflow:sqlite:///../ml.db",
-        "mlflow:/etc",
+        "tensorboard:/etc", "tensorboard:a/../../b", "tensorboard:~/runs", "tensorboard:gs://bucket/runs",
+        "mlflow:file:///etc", "mlflow:sqlite:////etc/ml.db", "mlflow:sqlite:///../ml.db", "mlflow:/etc",
     ],
-)
+)  # fmt: skip
 def test_a_study_may_not_name_an_outside_folder(address: str) -> None:
     """The process that opens it may be another user's."""
     with pytest.raises(SpecError, match=r"^sinks\[0\]: must name .*a folder .*below the folder where"):

@@ -10,18 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from stagetree.sinks import SinkError, follow, open_sink
 from stagetree.sinks.tensorboard import FILE
-from tests.sinks.scripted import (
-    LOGGED,
-    LOGGED_ALONE,
-    MARK,
-    STRUCK,
-    STUDY,
-    Killed,
-    Killing,
-    Scripted,
-    busy_study,
-    isolated_study,
-)
+from tests.sinks.scripted import ISOLATED, MARK, STRUCK, STUDY, Scripted, busy_study, isolated_study, write_study
 
 SCALARS = {"tensors": 0}
 """Keep all."""
@@ -49,7 +38,8 @@ def _number(tensor: Any) -> float:
 
 
 def test_each_trial_has_a_run_with_its_whole_curve(tmp_path: Path) -> None:
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    for _ in range(2):  # followed again, it gets nothing twice
+        write_study(f"tensorboard:{tmp_path}")
     runs = read(tmp_path)
     assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert runs["trial-1"]["accuracy"] == [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)]
@@ -62,11 +52,10 @@ def test_each_trial_has_a_run_with_its_whole_curve(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writes", range(1, 17))
 def test_a_sink_killed_after_any_write_resumes_exactly_once(tmp_path: Path, writes: int) -> None:
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
+    write_study(f"tensorboard:{tmp_path / 'whole'}")
     address = f"tensorboard:{tmp_path / 'killed'}"
-    with pytest.raises(Killed):
-        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink(address), writes)])
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+    write_study(address, killed_after=writes)
+    write_study(address)
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
 
 
@@ -75,7 +64,7 @@ def test_a_truncated_record_is_written_again(tmp_path: Path) -> None:
     follow(Scripted(busy_study()[:5]), STUDY, [open_sink(address)])
     for path in [*tmp_path.rglob(FILE), tmp_path / f"{STUDY}.positions.jsonl"]:
         path.write_bytes(path.read_bytes() + b"[3, tor")
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(address)])
+    write_study(address)
     assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
     assert read(tmp_path)["trial-1"]["accuracy"] == [(10, 0.1), (20, 0.2), (30, 0.35), (40, 0.45)]
 
@@ -86,15 +75,8 @@ def test_a_file_instead_of_a_folder_is_refused_in_a_sentence(tmp_path: Path) -> 
         follow(Scripted(busy_study()), STUDY, [open_sink(f"tensorboard:{tmp_path / 'file'}")])
 
 
-def test_following_again_adds_nothing(tmp_path: Path) -> None:
-    for _ in range(2):
-        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink(f"tensorboard:{tmp_path}")])
-    assert read(tmp_path)["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2), (40, 0.4)]
-
-
 def test_struck_results_are_not_mixed_with_trials_trained_alone(tmp_path: Path) -> None:
-    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
-    follow(source, STUDY, [open_sink(f"tensorboard:{tmp_path}")])
+    write_study(f"tensorboard:{tmp_path}", ISOLATED)
     runs = read(tmp_path)
     assert runs["trial-0"]["accuracy"] == [(10, 0.1), (20, 0.2)]
     assert runs["trial-0"]["struck"] == runs["trial-1"]["struck"] == [STRUCK]
@@ -107,12 +89,10 @@ def test_struck_results_are_not_mixed_with_trials_trained_alone(tmp_path: Path) 
 
 @pytest.mark.parametrize("writes", range(1, 19))
 def test_a_sink_killed_around_a_strike_resumes(tmp_path: Path, writes: int) -> None:
-    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
-    follow(source, STUDY, [open_sink(f"tensorboard:{tmp_path / 'whole'}")])
+    write_study(f"tensorboard:{tmp_path / 'whole'}", ISOLATED)
     address = f"tensorboard:{tmp_path / 'killed'}"
-    with pytest.raises(Killed):
-        follow(source, STUDY, [Killing(open_sink(address), writes)])
-    follow(source, STUDY, [open_sink(address)])
+    write_study(address, ISOLATED, killed_after=writes)
+    write_study(address, ISOLATED)
     assert read(tmp_path / "killed") == read(tmp_path / "whole")
 
 

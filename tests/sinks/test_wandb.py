@@ -10,18 +10,7 @@ from typing import Any
 import pytest
 
 from stagetree.sinks import SinkError, follow, open_sink
-from tests.sinks.scripted import (
-    LOGGED,
-    LOGGED_ALONE,
-    MARK,
-    STRUCK,
-    STUDY,
-    Killed,
-    Killing,
-    Scripted,
-    busy_study,
-    isolated_study,
-)
+from tests.sinks.scripted import ISOLATED, MARK, STRUCK, STUDY, Scripted, busy_study, write_study
 
 
 class Run:
@@ -81,15 +70,14 @@ def check(runs: dict[str, Run]) -> None:
 
 
 def test_each_trial_has_a_run_with_its_whole_curve(runs: dict[str, Run]) -> None:
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    write_study("wandb:mine")
     check(runs)
 
 
 @pytest.mark.parametrize("writes", range(1, 17))
 def test_a_sink_killed_after_any_write_resumes_exactly_once(runs: dict[str, Run], writes: int) -> None:
-    with pytest.raises(Killed):
-        follow(Scripted(busy_study(), logged=LOGGED), STUDY, [Killing(open_sink("wandb:mine"), writes)])
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    write_study("wandb:mine", killed_after=writes)
+    write_study("wandb:mine")
     check(runs)
 
 
@@ -104,7 +92,7 @@ def test_an_error_of_the_library_is_a_sentence(runs: dict[str, Run], monkeypatch
 
 def test_few_runs_are_open_at_once(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagetree.sinks.trackers.MOST_OPEN", 1)
-    follow(Scripted(busy_study(), logged=LOGGED), STUDY, [open_sink("wandb:mine")])
+    write_study("wandb:mine")
     check(runs)
     assert len(runs[f"{STUDY}-0"].exit_codes) > 1
 
@@ -134,8 +122,7 @@ def test_an_invalid_address_is_refused_in_a_sentence(address: str) -> None:
 
 
 def test_struck_results_are_not_mixed_with_trials_trained_alone(runs: dict[str, Run]) -> None:
-    source = Scripted(isolated_study(), logged=LOGGED_ALONE, exactness=MARK)
-    follow(source, STUDY, [open_sink("wandb:mine")])
+    write_study("wandb:mine", ISOLATED)
     struck, alone = runs[f"{STUDY}-0"], runs[f"{STUDY}-0-alone"]
     assert points(struck) == [(10, 0.1), (20, 0.2)] and points(alone) == [(20, 0.1), (40, 0.3)]
     assert (struck.config["struck"], struck.exit_codes) == (STRUCK, [1])
