@@ -85,21 +85,15 @@ def test_the_cost_grows_with_the_number(of: str) -> None:
 
 MANY: dict[str, tuple[Json, str]] = {
     "names": (study(space={f"n{i}": 1 for i in range(22_000)}), "must name at most 1,000 hyper-parameters"),
-    "names of a trial": (
-        study({"kind": "trials", "trials": [{"hp": {f"n{i}": 1 for i in range(22_000)}, "steps": 1}]}),
-        "must name at most 1,000 hyper-parameters",
-    ),
+    "names of a trial": (study({"kind": "trials", "trials": [{"hp": {f"n{i}": 1 for i in range(22_000)}, "steps": 1}]}),
+        "must name at most 1,000 hyper-parameters"),
     "unknown fields": (study(space={"lr": 1}) | {f"zz{i}": 1 for i in range(22_000)}, "is not a field here"),
     "wrong trials": (study({"kind": "trials", "trials": [{"hp": 1}] * 22_000}), "must be an object"),
-    "lengths and values": (
-        study({"kind": "grid"}, space={"max_steps": list(range(1, 2001)), "lr": list(range(2000))}),
-        "to check it, more than 25,000 values would have to be tried",
-    ),
-    "a where that rejects all": (
-        study(space={f"n{i}": 1 for i in range(900)}, where="n1 == 2"),
-        "to check it, more than 25,000 values would have to be tried",
-    ),
-}
+    "lengths and values": (study({"kind": "grid"}, space={"max_steps": list(range(1, 2001)), "lr": list(range(2000))}),
+        "to check it, more than 25,000 values would have to be tried"),
+    "a where that rejects all": (study(space={f"n{i}": 1 for i in range(900)}, where="n1 == 2"),
+        "to check it, more than 25,000 values would have to be tried"),
+}  # fmt: skip
 """Studies whose check once took minutes, and their problems."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -150,58 +149,30 @@ def problem(status: int, title: str, **more: Any) -> Answer:
         (lambda c: c.submit(SPEC), "POST", "/api/v1/studies", {}, SPEC, examples.STUDY),
         (lambda c: c.preview(SPEC, slots=4), "POST", "/api/v1/studies:preview", {"slots": "4"}, SPEC, examples.PREVIEW),
         (lambda c: c.study("s1"), "GET", "/api/v1/studies/s1", {"trials": "true"}, None, examples.STUDY),
-        (
-            lambda c: c.study("a/b c", trials=False),
-            "GET",
-            "/api/v1/studies/a%2Fb%20c",
-            {"trials": "false"},
-            None,
-            examples.STUDY,
-        ),
+        (lambda c: c.study("a/b c", trials=False), "GET", "/api/v1/studies/a%2Fb%20c", {"trials": "false"}, None,
+         examples.STUDY),
         (lambda c: c.pause("s1"), "POST", "/api/v1/studies/s1:pause", {}, None, examples.STUDY),
         (lambda c: c.resume("s1"), "POST", "/api/v1/studies/s1:resume", {}, None, examples.STUDY),
         (lambda c: c.reopen("s1", 9), "POST", "/api/v1/studies/s1:reopen", {"num_trials": "9"}, None, examples.STUDY),
         (lambda c: c.cancel("s1"), "POST", "/api/v1/studies/s1:cancel", {}, None, examples.STUDY),
         (lambda c: c.complete("s1"), "POST", "/api/v1/studies/s1:complete", {}, None, examples.STUDY),
-        (
-            lambda c: c.add_note("s1", "too hot", 3),
-            "POST",
-            "/api/v1/studies/s1/notes",
-            {},
-            {"text": "too hot", "trial": 3},
-            examples.EVENT,
-        ),
-        (
-            lambda c: c.extend_trial("s1", 3, 9),
-            "POST",
-            "/api/v1/studies/s1/trials/3:extend",
-            {},
-            {"steps": 9},
-            examples.TRIAL_DETAIL,
-        ),
-        (
-            lambda c: c.retry_trial("s1", 3),
-            "POST",
-            "/api/v1/studies/s1/trials/3:retry",
-            {},
-            None,
-            examples.TRIAL_DETAIL,
-        ),
+        (lambda c: c.add_note("s1", "too hot", 3), "POST", "/api/v1/studies/s1/notes", {},
+         {"text": "too hot", "trial": 3}, examples.EVENT),
+        (lambda c: c.extend_trial("s1", 3, 9), "POST", "/api/v1/studies/s1/trials/3:extend", {}, {"steps": 9},
+         examples.TRIAL_DETAIL),
+        (lambda c: c.retry_trial("s1", 3), "POST", "/api/v1/studies/s1/trials/3:retry", {}, None,
+         examples.TRIAL_DETAIL),
         (lambda c: c.replay("s1"), "POST", "/api/v1/studies/s1:replay", {}, None, examples.REPLAY),
         (lambda c: c.replay("s1", 7), "POST", "/api/v1/studies/s1:replay", {"at": "7"}, None, examples.REPLAY),
         (lambda c: c.plan("s1"), "GET", "/api/v1/studies/s1/plan", {}, None, EXAMPLES["Plan"]),
         (lambda c: c.stage_tree("s1"), "GET", "/api/v1/studies/s1/stage-tree", {}, None, EXAMPLES["StageTree"]),
         (lambda c: c.trial("s1", 3), "GET", "/api/v1/studies/s1/trials/3", {}, None, examples.TRIAL_DETAIL),
-        (
-            lambda c: c.add_trial("s1", {"lr": MultiStep(1, [2], 0.5), "bs": np.int64(64)}, np.int32(9)),
-            "POST",
-            "/api/v1/studies/s1/trials",
-            {},
-            {"hp": {"lr": {"family": "multistep", "init": 1, "milestones": [2], "gamma": 0.5}, "bs": 64}, "steps": 9},
-            examples.TRIAL_DETAIL,
-        ),
+        (lambda c: c.add_trial("s1", {"lr": MultiStep(1, [2], 0.5), "bs": np.int64(64)}, np.int32(9)), "POST",
+         "/api/v1/studies/s1/trials", {},
+         {"hp": {"lr": {"family": "multistep", "init": 1, "milestones": [2], "gamma": 0.5}, "bs": 64}, "steps": 9},
+         examples.TRIAL_DETAIL),
     ],
-)
+)  # fmt: skip
 def test_calls_ask_their_routes(
     server: Server,
     client: Client,
@@ -299,23 +270,15 @@ def test_a_study_spec_is_sent_as_its_json(server: Server, client: Client) -> Non
     ("call", "path", "query", "item"),
     [
         (lambda c: c.studies(limit=2), "/api/v1/studies", {"limit": "2"}, examples.LISTED),
-        (
-            lambda c: c.studies(state=("running",)),
-            "/api/v1/studies",
-            {"limit": "100", "state": "running"},
-            examples.LISTED,
-        ),
+        (lambda c: c.studies(state=("running",)), "/api/v1/studies", {"limit": "100", "state": "running"},
+         examples.LISTED),
         (lambda c: c.trials("s1", limit=2), "/api/v1/studies/s1/trials", {"limit": "2"}, examples.TRIAL),
-        (
-            lambda c: c.events("s1", after=7, limit=2),
-            "/api/v1/studies/s1/events",
-            {"limit": "2", "after": "7"},
-            examples.EVENT,
-        ),
+        (lambda c: c.events("s1", after=7, limit=2), "/api/v1/studies/s1/events", {"limit": "2", "after": "7"},
+         examples.EVENT),
         (lambda c: c.slots(), "/api/v1/slots", {"limit": "1000"}, examples.SLOT),
         (lambda c: c.slots(estimates=True), "/api/v1/slots", {"limit": "1000", "estimates": "true"}, examples.SLOT),
     ],
-)
+)  # fmt: skip
 def test_lists_are_read_page_by_page(
     server: Server, client: Client, call: Any, path: str, query: Any, item: Any
 ) -> None:
@@ -383,13 +346,6 @@ def test_trying_again_has_an_end(server: Server, client: Client) -> None:
     with pytest.raises(Unreachable, match=f"no stagetree server answers at {server.url}"):
         client.study("s1")
     assert len(server.asked) == 8
-
-
-def test_pauses_leave_the_global_generator_alone() -> None:
-    """It may be that of a trainer, whose numbers must not depend on a server."""
-    before = random.getstate()
-    assert http.pause_after(3) > 0
-    assert random.getstate() == before
 
 
 def test_an_unreachable_server() -> None:

@@ -107,19 +107,15 @@ def test_where_gets_none_for_missing_parameters() -> None:
     [
         ({"a": when({"b": 1}, 2)}, "a.when.b: must be one of no others"),
         ({"a": when({"c": 1}, 2), "cc": 1}, "a.when.c: must be one of cc; did you mean cc?"),
-        (
-            {"a": when({"b": "sdg"}, 2), "b": ["sgd", "adam"]},
-            "a.when.b: must be one of sgd, adam, got sdg; did you mean sgd?",
-        ),
+        ({"a": when({"b": "sdg"}, 2), "b": ["sgd", "adam"]},
+         "a.when.b: must be one of sgd, adam, got sdg; did you mean sgd?"),
         ({"a": when({"b": 1}, 2), "b": when({"a": 2}, 1)}, "a.when: must not depend on itself, through a, b"),
         ({"a": {"when": {"b": 1}}, "b": 1}, "a: must have value and when, and no others, got when"),
         ({"a": {"value": 1, "when": {}}, "b": 1}, "a.when: must map other hyper-parameters to their values, got {}"),
-        (
-            {"a": when({"b": 1}, {"uniform": [2, 1]}), "b": 1},
-            "a.uniform: must be [lowest, highest], but 2 is more than 1",
-        ),
+        ({"a": when({"b": 1}, {"uniform": [2, 1]}), "b": 1},
+         "a.uniform: must be [lowest, highest], but 2 is more than 1"),
     ],
-)
+)  # fmt: skip
 def test_conditions_that_cannot_be(entries: Any, problem: str) -> None:
     with pytest.raises(SpaceError) as refused:
         Space(entries)
@@ -168,8 +164,3 @@ def test_the_seed_of_draws_is_not_the_seed_of_training() -> None:
     assert other.is_written_as(other.to_json())
     grid = StudySpec(**FIELDS, space={"lr": [1, 2]}, tuner={"kind": "grid", "max_steps": 4})
     assert grid.fill_in(3) == grid and grid.is_written_as(grid.to_json())
-
-
-def test_seed_is_another_name_for_the_seed_of_draws() -> None:
-    tuner = {"kind": "random", "num_trials": 3, "max_steps": 4, "seed": 5}
-    assert StudySpec(**FIELDS, space={"lr": uniform(0, 1)}, tuner=tuner).to_json()["tuner"]["sampling_seed"] == 5

@@ -102,41 +102,23 @@ def test_rates_are_those_of_the_study(build: Build) -> None:
         ("cli", (), {"momentum": 0.5}, "a schedule of the script's own (CosineAnnealingLR) cannot be shared: give"),
         ("cli", (), {"lr": 0.1, "bs": 4}, "hyper-parameter bs: the optimizers have dampening, differentiable"),
         ("cli", (), {"lr": 0.1, "weight_decay": 4}, "hyper-parameter weight_decay: it is 0 where the script says so"),
-        (
-            "cli",
-            (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.EarlyStopping('val_loss')); lightning(run"),),
-            {"lr": 0.1},
-            "EarlyStopping: when a trial stops is for the study's tuner to say",
-        ),
-        (
-            "cli",
-            (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.Timer('01:00:00:00')); lightning(run"),),
-            {"lr": 0.1},
-            "Timer: when a trial stops is for the study's tuner to say",
-        ),
-        (
-            "cli",
-            (("pl_module.noise =", "trainer.should_stop = trainer.current_epoch == 1; pl_module.noise ="),),
-            {"lr": 0.1},
-            "the loop of Lightning has ended by itself: a callback stops it",
-        ),
+        ("cli",
+         (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.EarlyStopping('val_loss')); lightning(run"),),
+         {"lr": 0.1}, "EarlyStopping: when a trial stops is for the study's tuner to say"),
+        ("cli", (("lightning(run", "cli.trainer.callbacks.append(pl.callbacks.Timer('01:00:00:00')); lightning(run"),),
+         {"lr": 0.1}, "Timer: when a trial stops is for the study's tuner to say"),
+        ("cli", (("pl_module.noise =", "trainer.should_stop = trainer.current_epoch == 1; pl_module.noise ="),),
+         {"lr": 0.1}, "the loop of Lightning has ended by itself: a callback stops it"),
         ("keras", (), {"lr": 0.1, "bs": 4}, "hyper-parameter bs: SGD has none; `apply` is for others"),
-        (
-            "keras",
-            (("SGD(0.1", "SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)"),),
-            {"lr": 0.1},
-            "a schedule of the script's own (CosineDecay) cannot be shared: compile with a number",
-        ),
+        ("keras", (("SGD(0.1", "SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)"),), {"lr": 0.1},
+         "a schedule of the script's own (CosineDecay) cannot be shared: compile with a number"),
         ("sft", (), {"weight_decay": 0.1}, "a schedule of the script's own (cosine) cannot be shared: give the study"),
         ("sft", (), {"lr": 0.1, "bs": 4}, "hyper-parameter bs: the optimizer has amsgrad, betas"),
-        (
-            "sft",
-            (("save_strategy=", "load_best_model_at_end=True, save_steps=20, save_strategy="), ('="no"', '="steps"')),
-            {"lr": 1},
-            "load_best_model",
-        ),
+        ("sft",
+         (("save_strategy=", "load_best_model_at_end=True, save_steps=20, save_strategy="), ('="no"', '="steps"')),
+         {"lr": 1}, "load_best_model"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_the_study_sets_are_refused(
     build: Build, name: str, instead: tuple[tuple[str, str], ...], hp: dict[str, Any], says: str
 ) -> None:

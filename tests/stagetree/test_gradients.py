@@ -53,19 +53,6 @@ def test_a_batch_may_be_learned_from_in_ones_own_way() -> None:
     torch.testing.assert_close(moved[0], moved[1])
 
 
-def test_the_evaluation_batch_size_is_used() -> None:
-    class Measured(Reading):
-        def measure(self, batch: Tensor) -> dict[str, Tensor]:
-            sizes.append(len(batch))
-            return super().measure(batch)
-
-    sizes: list[int] = []
-    trainer = Measured(eval_batch_size=10)
-    trainer.setup({"lr": 0.1})
-    trainer.evaluate()
-    assert sizes == [10, 10, 3]
-
-
 def test_a_last_batch_of_one_sample_can_be_left_out() -> None:
     """Batch normalisation cannot learn from one."""
 

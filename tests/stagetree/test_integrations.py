@@ -209,20 +209,6 @@ def test_values_logged_by_training_steps_are_kept_between_evaluations() -> None:
     assert model.evaluate().keys() == {"val_loss"}
 
 
-def test_a_metric_of_torchmetrics_begins_anew_with_each_pass() -> None:
-    from torchmetrics import MeanMetric
-
-    trainer = Lit(seed=0, device="cpu", eval_batch_size=11)
-    trainer.model.mean = MeanMetric()
-
-    def validation_step(batch: Any, number: int) -> None:
-        trainer.model.mean(batch[0])
-        trainer.model.log("mean", trainer.model.mean)
-
-    trainer.model.validation_step = validation_step
-    assert [trainer.evaluate()["mean"] for _ in range(2)] == [pytest.approx(10.5 / 22)] * 2
-
-
 def test_several_optimizers_are_refused() -> None:
     trainer = Lit(seed=0, device="cpu")
     one = torch.optim.SGD(trainer.model.parameters(), lr=0.1)

@@ -42,76 +42,38 @@ def alias_bomb() -> list[Any]:
 
 
 ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "a triangle wave for a billion steps": (
-        study({"kind": "grid", "max_steps": BILLION}, space={"lr": TRIANGLE}),
+    "a triangle wave for a billion steps": (study({"kind": "grid", "max_steps": BILLION}, space={"lr": TRIANGLE}),
         "space.lr",
-        "must change at most 10,000 times in a trial, all hyper-parameters together, and within 1,000,000,000 steps",
-    ),
-    "the second of two options": (
-        study({"kind": "grid", "max_steps": BILLION}, space={"lr": [0.1, TRIANGLE]}),
-        "space.lr",
-        "must change at most 10,000 times",
-    ),
+        "must change at most 10,000 times in a trial, all hyper-parameters together, and within 1,000,000,000 steps"),
+    "the second of two options": (study({"kind": "grid", "max_steps": BILLION}, space={"lr": [0.1, TRIANGLE]}),
+        "space.lr", "must change at most 10,000 times"),
     "a trial with ten million nodes": (
         {**BASE, "tuner": {"kind": "trials", "trials": [{"hp": {"lr": TRIANGLE}, "steps": 10_000_000}]}},
-        "tuner.trials[0].hp.lr",
-        "must change at most 10,000 times",
-    ),
+        "tuner.trials[0].hp.lr", "must change at most 10,000 times"),
     "a skip over a billion half periods": (
         random_study(space={"lr": skipping({"family": "cosine", "init": 1, "min": 0, "period": 2.5})}),
-        "space.lr.parts[0].skip",
-        "must pass over at most 20,000 periods",
-    ),
-    "a billion trials": (
-        study({"kind": "random", "num_trials": BILLION, "max_steps": 1}),
-        "tuner.num_trials",
-        "must make at most 100,000 trials, got 1,000,000,000",
-    ),
+        "space.lr.parts[0].skip", "must pass over at most 20,000 periods"),
+    "a billion trials": (study({"kind": "random", "num_trials": BILLION, "max_steps": 1}), "tuner.num_trials",
+        "must make at most 100,000 trials, got 1,000,000,000"),
     "a rung at eta to the billionth": (
         study({"kind": "asha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "early_stopping_rate": BILLION}),
-        "tuner.early_stopping_rate",
-        "must be a whole number from 0 to 64",
-    ),
-    "a lowest rung out of reach": (
-        study({"kind": "asha", "num_trials": 9, "min_steps": 1, "early_stopping_rate": 60}),
-        "tuner.early_stopping_rate",
-        "must leave the lowest rung at 1,000,000,000 steps at most, got 60",
-    ),
-    "Hyperband up to a number of 300 digits": (
-        study({"kind": "hyperband", "max_steps": 10**300}),
-        "tuner.max_steps",
-        "must be at most 1,000,000,000 steps",
-    ),
-    "Hyperband's widest bracket": (
-        study({"kind": "hyperband", "max_steps": BILLION}),
-        "tuner.max_steps",
-        "must make at most 100,000 trials",
-    ),
-    "10^12 steps": (
-        study({"kind": "grid", "max_steps": 10**12}, eval_every=1),
-        "tuner.max_steps",
-        "must be at most 1,000,000,000 steps, got 1,000,000,000,000",
-    ),
-    "a billion evaluations": (
-        study({"kind": "grid", "max_steps": BILLION}, eval_every=1),
-        "tuner.max_steps",
-        "must have at most 100,000 evaluations on the way",
-    ),
-    "a billion decisions": (
-        study({"kind": "median", "num_trials": 2, "max_steps": BILLION, "interval": 1}),
-        "tuner.interval",
-        "must have at most 100,000 evaluations on the way",
-    ),
-    "a population of a billion": (
-        study({"kind": "pbt", "population_size": BILLION, "ready_steps": 1, "max_steps": 1}),
-        "tuner.population_size",
-        "must make at most 100,000 trials",
-    ),
-    "generations without end": (
-        study({"kind": "pbt", "population_size": 1000, "ready_steps": 1, "max_steps": 10_000}),
-        "tuner.population_size",
-        "must make at most 100,000 trials",
-    ),
+        "tuner.early_stopping_rate", "must be a whole number from 0 to 64"),
+    "a lowest rung out of reach": (study({"kind": "asha", "num_trials": 9, "min_steps": 1, "early_stopping_rate": 60}),
+        "tuner.early_stopping_rate", "must leave the lowest rung at 1,000,000,000 steps at most, got 60"),
+    "Hyperband up to a number of 300 digits": (study({"kind": "hyperband", "max_steps": 10**300}), "tuner.max_steps",
+        "must be at most 1,000,000,000 steps"),
+    "Hyperband's widest bracket": (study({"kind": "hyperband", "max_steps": BILLION}), "tuner.max_steps",
+        "must make at most 100,000 trials"),
+    "10^12 steps": (study({"kind": "grid", "max_steps": 10**12}, eval_every=1), "tuner.max_steps",
+        "must be at most 1,000,000,000 steps, got 1,000,000,000,000"),
+    "a billion evaluations": (study({"kind": "grid", "max_steps": BILLION}, eval_every=1), "tuner.max_steps",
+        "must have at most 100,000 evaluations on the way"),
+    "a billion decisions": (study({"kind": "median", "num_trials": 2, "max_steps": BILLION, "interval": 1}),
+        "tuner.interval", "must have at most 100,000 evaluations on the way"),
+    "a population of a billion": (study({"kind": "pbt", "population_size": BILLION, "ready_steps": 1, "max_steps": 1}),
+        "tuner.population_size", "must make at most 100,000 trials"),
+    "generations without end": (study({"kind": "pbt", "population_size": 1000, "ready_steps": 1, "max_steps": 10_000}),
+        "tuner.population_size", "must make at most 100,000 trials"),
     "nested choices of 10^12 in a grid": (
         study(
             {"kind": "grid", "max_steps": 1},
@@ -126,11 +88,8 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "space.lr",
         "must have at most 1,000,000 ways to be chosen in a grid, got 1.0e+12",
     ),
-    "a grid of 10^12": (
-        study({"kind": "grid", "max_steps": 1}, space={f"h{n}": list(range(10)) for n in range(12)}),
-        "space",
-        "must make at most 100,000 trials, got 1,000,000,000,000",
-    ),
+    "a grid of 10^12": (study({"kind": "grid", "max_steps": 1}, space={f"h{n}": list(range(10)) for n in range(12)}),
+        "space", "must make at most 100,000 trials, got 1,000,000,000,000"),
     "a grid as a sampler": (
         study(
             {"kind": "asha", "num_trials": 2, "min_steps": 1, "sampler": "grid"},
@@ -149,45 +108,23 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "free values inside": (
         random_study(space={"lr": {"family": "values", "values": [TENTH] * 1001, "milestones": list(range(1, 1001))}}),
-        "space",
-        "must leave at most 1,000 values to choose, got 1,001",
-    ),
-    "a where that is a number": (
-        random_study(where="*".join(["9" * 900] * 2)),
-        "where",
-        "must be true or false, got 9999",
-    ),
-    "a where that shows one": (
-        random_study(where="lr + " + "9" * 900 + " in 3"),
-        "where",
-        "this cannot be computed for",
-    ),
-    "arguments of nine megabytes": (
-        random_study(trainer_args={"a": "x" * 9 * 2**20}),
-        "",
-        "must be at most 1,048,576 bytes of JSON",
-    ),
-    "aliases of aliases": (
-        random_study(trainer_args={"a": alias_bomb()}),
-        "",
-        "must be at most 1,048,576 bytes of JSON",
-    ),
-    "a number that no float holds": (
-        random_study(space={"weight_decay": 10**400}),
-        "space.weight_decay",
-        "must be a number from -1.8e308 to 1.8e308",
-    ),
+        "space", "must leave at most 1,000 values to choose, got 1,001"),
+    "a where that is a number": (random_study(where="*".join(["9" * 900] * 2)), "where",
+        "must be true or false, got 9999"),
+    "a where that shows one": (random_study(where="lr + " + "9" * 900 + " in 3"), "where",
+        "this cannot be computed for"),
+    "arguments of nine megabytes": (random_study(trainer_args={"a": "x" * 9 * 2**20}), "",
+        "must be at most 1,048,576 bytes of JSON"),
+    "aliases of aliases": (random_study(trainer_args={"a": alias_bomb()}), "",
+        "must be at most 1,048,576 bytes of JSON"),
+    "a number that no float holds": (random_study(space={"weight_decay": 10**400}), "space.weight_decay",
+        "must be a number from -1.8e308 to 1.8e308"),
     "a value that becomes infinite": (
         study({"kind": "grid", "max_steps": 500}, space={"lr": {"family": "exponential", "init": 1, "gamma": 10}}),
-        "space.lr",
-        "must stay a finite number, and is inf at step 499",
-    ),
-    "names that no terminal should be sent": (
-        random_study(space={"lr\x1b[2J": 0.1}),
-        "space",
-        "must name its hyper-parameters without control characters",
-    ),
-}
+        "space.lr", "must stay a finite number, and is inf at step 499"),
+    "names that no terminal should be sent": (random_study(space={"lr\x1b[2J": 0.1}), "space",
+        "must name its hyper-parameters without control characters"),
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -28,229 +28,98 @@ REFUSED: list[tuple[str, str]] = [
     # the text of the file
     (space("{lr: {log_uniform: 1e-4, 1e-1}}"), ":5: write {log_uniform: [1e-4, 1e-1]}: two numbers are a list"),
     (HEAD + "space:\nlr: 0.1\n" + GRID, ": lr: stands beside space: indent it, so that lr is in the space"),
-    (HEAD + "space:\n\tlr: 0.1\n" + GRID, ":6: there is a tab here: YAML wants spaces"),
-    (space("{lr: [0.1, 0.2}"), ":5: the [ that is opened here is not closed, or a comma is missing: ] ends it"),
-    (space("{lr: 'x}"), ":5: the quote that is opened here is not closed"),
-    (space("{lr: .nan}"), ":5: numbers must be finite, got .nan"),
-    (space("{lr: 1, lr: 2}"), ":5: the key 'lr' is written twice"),
-    (space("{1: 2}"), ":5: keys must be strings, got '1'"),
-    (
-        HEAD + "space:\n  lr:0.1\n  bs:1\n" + GRID,
-        ": space: must be an object from hyper-parameter to values, got 'lr:0.1",
-    ),
-    # the fields of a study
-    (space("{a: 1}", eval_evry="3"), ": eval_evry: is not a field here; did you mean eval_every?"),
-    (HEAD + "parameters: {a: 1}\n" + GRID, ": parameters: is not a field here: its name is space"),
-    (HEAD.replace("min", "minimise") + "space: {a: 1}\n" + GRID, ": mode: must be max or min: whether more or less of"),
-    (
-        HEAD.replace("loss", "[a, b]") + "space: {a: 1}\n" + GRID,
-        ": metric: for several, write metrics: [{name: val_acc",
-    ),
-    (HEAD + "space: [lr, bs]\n" + GRID, ": space: must be an object from hyper-parameter to values, got ['lr', 'bs']"),
-    (HEAD + GRID, ": space: is missing: an object from hyper-parameter to values"),
-    (HEAD + "space: {a: 1}\n", ": tuner: is missing: an object with a kind, which is one of grid, random"),
-    (
-        HEAD + "space: {a: 1}\nmax_steps: 3\n" + GRID,
-        ": max_steps: is no field of a study; did you mean tuner.max_steps?",
-    ),
+    (HEAD + "space:\n  lr:0.1\n  bs:1\n" + GRID,
+     ": space: must be an object from hyper-parameter to values, got 'lr:0.1"),
     # tuners
-    (
-        space("{a: 1}", "tuner: {kind: grid, max_steps: 3.5}\n"),
-        ": tuner.max_steps: must be the number of steps to train ea"
-        "ch trial for, at least 1, got 3.5: it must be a whole number",
-    ),
     (
         space("{a: 1}", "tuner: {kind: grid, max_steps: '40'}\n"),
         ": tuner.max_steps: must be the number of steps to train "
         "each trial for, at least 1, got '40': write 40, without quotes",
     ),
     (
-        space("{a: 1}", "tuner: {kind: grid, max_steps: 4e1}\n"),
-        ": tuner.max_steps: must be the number of steps to train each trial for, at least 1, got 40.0: write 40",
-    ),
-    (
         space("{a: 1}", "tuner: {kind: grid, max_steps: [1, 2]}\n"),
         ": tuner.max_steps: must be the number of steps to trai"
         "n each trial for, at least 1, got [1, 2]; a length that is searched, or that a schedule ends, is a hyper-pa",
     ),
-    (
-        space("{a: 1}", "tuner: {kind: gird, max_steps: 3}\n"),
-        ": tuner.kind: must be one of grid, random, trials, sha, asha",
-    ),
-    (
-        space("{a: 1}", "tuner: {kind: tpe, max_steps: 3}\n"),
-        ": tuner.kind: must be one of grid, random, trials, sha, asha",
-    ),
-    (space("{a: 1}", "tuner: grid\n"), ": tuner: must be an object with a kind, which is one of grid, random"),
-    (space("{a: 1}", "tuner: {kind: grid, epochs: 3}\n"), ": tuner.epochs: is not a field here: its name is max_steps"),
-    (
-        space("{a: [1, 2]}", "tuner: {kind: asha, num_trials: 4, min_steps: 9, max_steps: 3}\n"),
-        ": tuner.min_steps: must not be more than max_steps, 3, got 9",
-    ),
+    (space("{a: [1, 2]}", "tuner: {kind: asha, num_trials: 4, min_steps: 9, max_steps: 3}\n"),
+     ": tuner.min_steps: must not be more than max_steps, 3, got 9"),
     # schedules and distributions
-    (
-        space("{lr: {family: wsd, peak: 1, warmup: 2, decay: 5}}"),
-        ": space.lr.decay: must end with the trial: warmup 2 and decay 5 are 7 steps, and the trial has 3",
-    ),
-    (
-        space("{lr: {family: cosin, init: 0.1, min: 0, period: 9}}"),
-        ": space.lr.family: must be one of constant, values",
-    ),
+    (space("{lr: {family: wsd, peak: 1, warmup: 2, decay: 5}}"),
+     ": space.lr.decay: must end with the trial: warmup 2 and decay 5 are 7 steps, and the trial has 3"),
     (space("{lr: {init: 0.1, gamma: 0.9}}"), ": space.lr.family: is missing: exponential has these fields"),
-    (
-        space("{lr: {family: exponential, init: 0.1, gama: 0.9}}"),
-        ": space.lr.gama: is not a field of exponential, which ha",
-    ),
-    (
-        space("{lr: {family: exponential, init: [0.1, 0.2], gamma: 0.9}}"),
-        ": space.lr.init: must be a finite number, got [0"
-        ".1, 0.2]; inside a sequence a choice is written {choice: [0.1, 0.2]}",
-    ),
-    (
-        space("{lr: {a: x, b: y}}"),
-        ": space.lr: must be a distribution or a sequence, such as {uniform: [lowest, highest]}",
-    ),
-    (
-        space("{lr: {uniform: [0, 1]}}"),
-        ": space.lr: must be listed for a grid: uniform has no list of values, use choice",
-    ),
-    (space("{lr: {uniform: [1, 0]}}", RANDOM), ": space.lr.uniform: must be [lowest, highest], but 1 is more than 0"),
-    (
-        space("{lr: {loguniform: [0, 1]}}", RANDOM),
-        ": space.lr.loguniform: must have bounds above 0, since their logarithms",
-    ),
-    (
-        space("{lr: {choice: [1, 2], weights: [1]}}"),
-        ": space.lr.weights: must be a list of 2 numbers, one for each option",
-    ),
+    (space("{lr: {a: x, b: y}}"),
+     ": space.lr: must be a distribution or a sequence, such as {uniform: [lowest, highest]}"),
     (
         space("{lr: {min: '0.1', max: '1'}}"),
         ": space.lr.uniform: must be [lowest, highest], two finite numbers, got ['0.1'"
         ", '1']: write numbers without quotes",
     ),
-    (
-        space("{lr: 0.1:0.5}"),
-        ": space.lr: must be a value or a distribution: a study has ranges as {uniform: [0.1, 0.5]}",
-    ),
+    (space("{lr: 0.1:0.5}"),
+     ": space.lr: must be a value or a distribution: a study has ranges as {uniform: [0.1, 0.5]}"),
     (space("{n: '1,000'}"), ": space.n: must be a value: write 1000 for the number, got '1,000'"),
-    (
-        space("{lr: {family: exponential, init: 1, gamma: 0.9}, lr.init: [1, 2]}"),
-        ": space.lr.init: is the name of a field of lr: choose another, such as lr_init",
-    ),
+    (space("{lr: {family: exponential, init: 1, gamma: 0.9}, lr.init: [1, 2]}"),
+     ": space.lr.init: is the name of a field of lr: choose another, such as lr_init"),
     # notations of other tools
-    (
-        space("{lr: {_type: loguniform, _value: [0.1, 1]}}"),
-        ": space.lr: is a notation of NNI: write {loguniform: [0.1, 1]}",
-    ),
+    (space("{lr: {_type: loguniform, _value: [0.1, 1]}}"),
+     ": space.lr: is a notation of NNI: write {loguniform: [0.1, 1]}"),
     (space("{n: {_type: randint, _value: [1, 5]}}"), ": space.n: is a notation of NNI: write {randint: [1, 4]}"),
-    (
-        space("{lr: {type: log, minval: -4, maxval: -1}}"),
-        ": space.lr: is a notation of Determined: write {loguniform: [0.0001, 0.1]}",
-    ),
-    (
-        space("{n: {type: int, minval: 1, maxval: 4}}"),
-        ": space.n: is a notation of Determined: write {randint: [1, 4]}",
-    ),
+    (space("{lr: {type: log, minval: -4, maxval: -1}}"),
+     ": space.lr: is a notation of Determined: write {loguniform: [0.0001, 0.1]}"),
+    (space("{n: {type: int, minval: 1, maxval: 4}}"),
+     ": space.n: is a notation of Determined: write {randint: [1, 4]}"),
     (space("{n: {type: categorical, vals: [1, 4]}}"), ": space.n: is a notation of Determined: write [1, 4]"),
-    (
-        space("{lr: {min_value: 0.1, max_value: 1, sampling: log}}"),
-        ": space.lr: is a notation of KerasTuner: write {loguni",
-    ),
-    (
-        space("{lr: {Float: {min_value: 0.1, max_value: 1}}}"),
-        ": space.lr: is a notation of KerasTuner: write {uniform: [",
-    ),
-    (
-        space("{lr: {grid_search: [1, 2]}}"),
-        ": space.lr: is a notation of Ray Tune: write the list alone, [1, 2], with the ",
-    ),
-    (
-        space("{lr: {feasibleSpace: {min: 0.1, max: 1}}}"),
-        ": space.lr: is a notation of Katib: write {uniform: [0.1, 1]}",
-    ),
+    (space("{lr: {min_value: 0.1, max_value: 1, sampling: log}}"),
+     ": space.lr: is a notation of KerasTuner: write {loguni"),
+    (space("{lr: {Float: {min_value: 0.1, max_value: 1}}}"),
+     ": space.lr: is a notation of KerasTuner: write {uniform: ["),
+    (space("{lr: {grid_search: [1, 2]}}"),
+     ": space.lr: is a notation of Ray Tune: write the list alone, [1, 2], with the "),
+    (space("{lr: {feasibleSpace: {min: 0.1, max: 1}}}"),
+     ": space.lr: is a notation of Katib: write {uniform: [0.1, 1]}"),
     (space("{lr: {suggest_float: [0.1, 1]}}"), ": space.lr: is a notation of Optuna: write {uniform: [0.1, 1]}"),
     (space("{lr: {hp.loguniform: [0.1, 1]}}"), ": space.lr: is a notation of Hyperopt: write {loguniform: [0.1, 1]}"),
-    (
-        space("{lr: {low: 0.1, high: 1, log: true}}"),
-        ": space.lr: must be a sequence, which names its family, or a distribu",
-    ),
+    (space("{lr: {low: 0.1, high: 1, log: true}}"),
+     ": space.lr: must be a sequence, which names its family, or a distribu"),
     # conditions and where
-    (
-        space("{o: [adam, sgd], m: {value: 0.9, when: {o: sdg}}}"),
-        ": space.m.when.o: must be one of adam, sgd, got sdg; did",
-    ),
-    (
-        space("{x: [1, null, a]}", where="x > 0"),
-        ": where: at column 1, this cannot be computed for None and 0, with x: null",
-    ),
-    (
-        space("{x: [1, 2, a]}", RANDOM, where="x > 0"),
-        ": where: at column 1, this cannot be computed for 'a' and 0, with x: ",
-    ),
-    (
-        space("{x: [1, a], y: {uniform: [0, 1]}}", RANDOM, where="y > x"),
-        ": where: at column 1, this cannot be computed for ",
-    ),
-    (
-        space("{opt.lr: [1, 2]}", where="opt.lr > 1"),
-        ": where: at column 1, write params['opt.lr'] for a name with a dot",
-    ),
-    (
-        space("{opt/lr: [1, 2]}", where="opt/lr > 1"),
-        ": where: at column 1, opt is not a hyper-parameter: there are opt/lr; write params['opt/lr']",
-    ),
-    (
-        space("{opt.lr: [1, 2]}", where="params['opt.rl'] > 1"),
-        ": where: at column 1, opt.rl is not a hyper-parameter: ther",
-    ),
-    (
-        space("{alpha: [1, 2]}", where="alhpa == 1"),
-        ": where: at column 1, alhpa is not a hyper-parameter: there are alpha;",
-    ),
+    (space("{x: [1, null, a]}", where="x > 0"),
+     ": where: at column 1, this cannot be computed for None and 0, with x: null"),
+    (space("{x: [1, 2, a]}", RANDOM, where="x > 0"),
+     ": where: at column 1, this cannot be computed for 'a' and 0, with x: "),
+    (space("{x: [1, a], y: {uniform: [0, 1]}}", RANDOM, where="y > x"),
+     ": where: at column 1, this cannot be computed for "),
+    (space("{opt.lr: [1, 2]}", where="opt.lr > 1"),
+     ": where: at column 1, write params['opt.lr'] for a name with a dot"),
+    (space("{opt/lr: [1, 2]}", where="opt/lr > 1"),
+     ": where: at column 1, opt is not a hyper-parameter: there are opt/lr; write params['opt/lr']"),
+    (space("{opt.lr: [1, 2]}", where="params['opt.rl'] > 1"),
+     ": where: at column 1, opt.rl is not a hyper-parameter: ther"),
     (space("{a: [1, 2]}", where="a = 1"), ": where: at column 3, must be an expression such as"),
-    (
-        space("{a: [1, 2]}", where="max(a, 1) > 1"),
-        ": where: at column 1, only comparisons, and, or, not, arithmetic and",
-    ),
     (space("{a: [1, 2]}", where="a"), ": where: at column 1, must be true or false, got 1, with a: 1"),
-    (space("{a: [1, 2]}", where="a > 5"), ": where: must let at least one combination of the space through, got none"),
-]
+]  # fmt: skip
 
 ADVISED: list[tuple[str, str]] = [
     (space("{a: ['yes', b]}"), "a has the text 'yes' among its values: true is the value, without quotes"),
     (space("{a: ['Off', b]}"), "a has the text 'Off' among its values: false is the value, without quotes"),
-    (
-        space("{a: ['None', b]}"),
-        "a has the text 'None' among its values: null is the value, which trainers are given as",
-    ),
+    (space("{a: ['None', b]}"),
+     "a has the text 'None' among its values: null is the value, which trainers are given as"),
     (space("{a: NaN}"), "a has the text 'NaN' among its values: values are finite numbers: write one, or null"),
     (space("{a: 1_000}"), "a has the text '1_000' among its values: 1000 is the number"),
     (space("{a: '1e-3'}"), "a has the text '1e-3' among its values: 1e-3 is a number, without quotes"),
     (space("{a: $LR}"), "a has the text '$LR' among its values: nothing is filled in for it: write the value, or pass"),
     (space("{a: '${oc.env:LR}'}"), "a has the text '${oc.env:LR}' among its values: nothing is filled in for it"),
-    (
-        space("{a: 'choice(1, 2)'}"),
-        "a has the text 'choice(1, 2)' among its values: {choice: [1, 2]} is the distributi",
-    ),
-    (
-        space("{a: 'tune.loguniform(1e-4, 1)'}"),
-        "a has the text 'tune.loguniform(1e-4, 1)' among its values: {loguniform:",
-    ),
+    (space("{a: 'choice(1, 2)'}"),
+     "a has the text 'choice(1, 2)' among its values: {choice: [1, 2]} is the distributi"),
+    (space("{a: 'tune.loguniform(1e-4, 1)'}"),
+     "a has the text 'tune.loguniform(1e-4, 1)' among its values: {loguniform:"),
     (space("{lr: }"), "lr is null, which trainers are given as None: write its values, or leave it out"),
-    (
-        space("{bs: [0, -4, 8]}"),
-        "bs has 0 among its values: it counts examples of a batch, of which there is at least one",
-    ),
+    (space("{bs: [0, -4, 8]}"),
+     "bs has 0 among its values: it counts examples of a batch, of which there is at least one"),
     (space("{seed: [0, 1]}"), "seed is a hyper-parameter like any other here, and the study's own seed stays the same"),
-    (
-        space("{a: [1, 2]}").replace("loss", "val_accuracy"),
-        "mode: min takes the smallest val_accuracy for the best: for",
-    ),
-    (
-        space("{a: [1, 2]}").replace("mode: min", "mode: max"),
-        "mode: max takes the greatest loss for the best: for this",
-    ),
-]
+    (space("{a: [1, 2]}").replace("loss", "val_accuracy"),
+     "mode: min takes the smallest val_accuracy for the best: for"),
+    (space("{a: [1, 2]}").replace("mode: min", "mode: max"),
+     "mode: max takes the greatest loss for the best: for this"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "answer"), REFUSED, ids=[answer[:60] for _, answer in REFUSED])

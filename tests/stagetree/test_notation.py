@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.search.samplers import sampler_of
 from app.search.tuners.population import perturb
-from stagetree.sequences import Constant, SequenceError
+from stagetree.sequences import Constant
 from stagetree.space import (
     Choice,
     LogRandInt,
@@ -92,10 +92,8 @@ def test_steps_do_not_add_up_to_errors() -> None:
         ({"values": ["a", "b"], "probabilities": [0.7, 0.3]}, {"choice": ["a", "b"], "weights": [0.7, 0.3]}),
         ({"normal": [0, 1], "min": 0}, {"normal": [0, 1], "min": 0}),
         ([{"min": 1, "max": 8}, 3], [{"randint": [1, 8]}, 3]),
-        (
-            {"family": "cosine", "init": {"min": 0.1, "max": 0.5}, "min": 0, "period": 9},
-            {"family": "cosine", "init": {"uniform": [0.1, 0.5]}, "min": 0, "period": 9},
-        ),
+        ({"family": "cosine", "init": {"min": 0.1, "max": 0.5}, "min": 0, "period": 9},
+         {"family": "cosine", "init": {"uniform": [0.1, 0.5]}, "min": 0, "period": 9}),
         ({"value": 0.9}, 0.9),
         ({"distribution": "constant", "value": 0.9}, 0.9),
         ({"distribution": "uniform", "min": 0, "max": 1}, {"uniform": [0, 1]}),
@@ -104,13 +102,11 @@ def test_steps_do_not_add_up_to_errors() -> None:
         ({"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1}, {"loguniform": [1e-4, 0.1]}),
         ({"distribution": "normal", "mu": 0, "sigma": 2}, {"normal": [0, 2]}),
         ({"distribution": "categorical", "values": [1, 2]}, {"choice": [1, 2]}),
-        (
-            {"distribution": "categorical_w_probabilities", "values": [1, 2], "probabilities": [0.7, 0.3]},
-            {"choice": [1, 2], "weights": [0.7, 0.3]},
-        ),
+        ({"distribution": "categorical_w_probabilities", "values": [1, 2], "probabilities": [0.7, 0.3]},
+         {"choice": [1, 2], "weights": [0.7, 0.3]}),
         ({"value": {"min": 1, "max": 2}, "when": {"int": 3}}, {"value": {"randint": [1, 2]}, "when": {"int": 3}}),
     ],
-)
+)  # fmt: skip
 def test_one_form_is_kept(written: Any, kept: Any) -> None:
     assert canonical(written) == kept == canonical(kept)
     assert Space({"x": written, "int": [3, 4]}).to_json()["x"] == kept
@@ -149,12 +145,6 @@ def test_contradictory_notations_are_refused(written: Any, problem: str) -> None
     with pytest.raises(SpaceError) as caught:
         Space({"x": written})
     assert f"{caught.value.field}: {caught.value.problem}".startswith(problem)
-
-
-def test_a_sequence_without_its_family_is_told_which_have_its_fields() -> None:
-    """The message proposed a mix of streams."""
-    with pytest.raises(SequenceError, match=r"^x\.family: is missing: exponential has these fields$"):
-        Space({"x": {"init": 0.1, "gamma": 0.9}})
 
 
 def test_weights_are_chances() -> None:

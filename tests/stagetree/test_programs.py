@@ -254,26 +254,18 @@ def test_arguments_reach_the_program(build: Build) -> None:
 @pytest.mark.parametrize(
     ("line", "instead", "kind", "says"),
     [
-        (
-            "step = start\n",
-            "sys.exit('no data')\n",
-            "exception",
-            "ended at step 0 with exit code 1; its last words:\nno data",
-        ),
+        ("step = start\n", "sys.exit('no data')\n", "exception",
+         "ended at step 0 with exit code 1; its last words:\nno data"),
         ("step = start\n", "signal.raise_signal(9)\n", "crash", "by signal 9 (SIGKILL)"),
         ("step = start\n", "raise MemoryError\n", "out_of_memory", "MemoryError"),
         ("if step > start:", "if False:", "exception", "wrote no checkpoint to"),
         ("    say(step, log", "    say(step - 9, log", "exception", "with N from 0 to 2: {"),
-        (
-            "    say(step, log",
-            "    print('{', file=file, flush=True); 0, dict(log",
-            "exception",
-            "with N from 0 to 2: {",
-        ),
+        ("    say(step, log", "    print('{', file=file, flush=True); 0, dict(log", "exception",
+         "with N from 0 to 2: {"),
         ("    measure(step)\nif", "if", "exception", "ended at step 2 with exit code 0"),
         ("while step < stop", "while step < stop - 1", "exception", "ended at step 1 with exit code 0"),
     ],
-)
+)  # fmt: skip
 def test_errors_of_a_program_are_reported(build: Build, line: str, instead: str, kind: str, says: str) -> None:
     assert line in PROGRAM
     model = build(PROGRAM.replace(line, instead))

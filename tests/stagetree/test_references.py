@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stacks import Json
+from test_lengths import GRID, spec_of_trials, started_trials, study
 
-from app.domain.commands import Start
-from app.search.tuners.driver import TunerDriver
 from app.simulation.preview import preview
 from stagetree import SpecError, StudySpec, fraction
 from stagetree.sequences import OneCycle, Piecewise, Sequence, parse
@@ -19,8 +16,6 @@ from stagetree.space.references import named_steps
 from tests.plans import max_examples
 from tests.strategies import sequences
 
-STUDY: Json = {"name": "bound", "trainer": "toy", "metric": "loss", "mode": "min"}
-GRID: Json = {"kind": "grid"}
 WSD: Json = {"family": "wsd", "peak": 0.1, "warmup": 2}
 BOUND: Json = {
     "data": {"family": "values", "values": ["web", "code"], "at": "lr.decay_start"},
@@ -33,21 +28,6 @@ BOUND: Json = {
         ],
     },
 }
-
-
-def study(space: Json, tuner: Json = GRID, **fields: Any) -> StudySpec:
-    return StudySpec.from_dict({**STUDY, "space": space, "tuner": tuner, **fields})
-
-
-def started_trials(spec: StudySpec) -> list[tuple[Json, int]]:
-    starts = TunerDriver(spec.to_json()).tuner.suggest_many(10_000)
-    return [(dict(start.hp), start.steps) for start in starts if isinstance(start, Start)]
-
-
-def spec_of_trials(trials: list[tuple[Json, int]]) -> StudySpec:
-    return StudySpec.from_dict(
-        {**STUDY, "tuner": {"kind": "trials", "trials": [{"hp": hp, "steps": steps} for hp, steps in trials]}}
-    )
 
 
 def literal(lr: Json, names: list[str]) -> Json:
@@ -84,7 +64,7 @@ def test_a_study_with_references_is_the_one_with_its_numbers(
                 trials.append(({name: follows.get(name, own) for name in names}, steps))
     assert started_trials(bound) == trials
     assert started_trials(StudySpec.from_dict(bound.to_json())) == trials
-    costs = [preview(each, slots=2) for each in (bound, spec_of_trials(trials))]
+    costs = [preview(each, slots=2) for each in (bound, spec_of_trials(*trials))]
     for field in ("requested", "unique", "makespan_steps"):
         assert costs[0][field] == costs[1][field]
 
@@ -134,11 +114,11 @@ def test_suggestions_are_read_in_a_space_with_references() -> None:
 
 def test_listed_trials_know_references() -> None:
     lr = {**WSD, "decay": fraction(0.2)}
-    spec = spec_of_trials([({"lr": lr, **BOUND}, 50)])
+    spec = spec_of_trials(({"lr": lr, **BOUND}, 50))
     [(hp, _)] = started_trials(spec)
     assert hp == {**literal(hp["lr"], [*BOUND]), "lr": hp["lr"]}
     with pytest.raises(SpecError) as caught:
-        spec_of_trials([({"lr": 0.1, **BOUND}, 50)])
+        spec_of_trials(({"lr": 0.1, **BOUND}, 50))
     assert caught.value.problems[0].field == "tuner.trials[0].hp.data.milestones[0].of"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from built_models import image
-from walking_scripts import DRAWING, HP, SCRIPT, train_walk
+from walking_scripts import DRAWING, HP, LOOP, SCRIPT, train_walk
 
 from stagetree import attach
 from stagetree.runtime.checkpoints import state_format
@@ -21,7 +21,7 @@ from stagetree.runtime.model import HpTimeline, Model
 
 ROOT = Path(__file__).parents[2]
 
-STREAMING = """
+STREAMING = f"""
 import random
 import stagetree
 
@@ -35,22 +35,15 @@ class Numbers:
         self.place = 0
 
     def state_dict(self):
-        return {"place": self.place}
+        return {{"place": self.place}}
 
     def load_state_dict(self, state):
         self.place = state["place"]
 
-run = stagetree.attach("walk", hp={"lr": 0.5}, steps=7)
+run = stagetree.attach("walk", hp={{"lr": 0.5}}, steps=7)
 numbers = run.stream(Numbers())
 where = 0.0
-
-def load(state):
-    global where
-    where = state["where"]
-
-run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
-for step, hp in run.steps():
-    where += hp["lr"] * next(numbers) * random.random()
+{LOOP}    where += hp["lr"] * next(numbers) * random.random()
 """
 
 

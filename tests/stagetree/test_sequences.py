@@ -227,11 +227,8 @@ WSD = {"family": "wsd", "peak": 1, "warmup": 2, "stable_until": 5, "decay": 3}
         ({"type": "float", "low": 0, "high": 1, "log": True}, "", "distribution: write {loguniform: [low, high]}"),
         ({"uniform": [0, 1], "log": True}, "", "distribution: write {loguniform: [low, high]}"),
         ({"grid_search": [1, 2]}, "", "write the list alone, with the tuner grid"),
-        (
-            MULTISTEP | {"gama": 1},
-            "gama",
-            "is not a field of multistep, which has init, milestones, gamma; did you mean",
-        ),
+        (MULTISTEP | {"gama": 1}, "gama",
+         "is not a field of multistep, which has init, milestones, gamma; did you mean"),
         ({"family": "linear", "init": 1}, "slope", "is missing: linear needs init, slope"),
         (MULTISTEP | {"init": "0.1"}, "init", "must be a finite number, got '0.1'"),
         (MULTISTEP | {"init": True}, "init", "must be a finite number, got True"),
@@ -241,64 +238,35 @@ WSD = {"family": "wsd", "peak": 1, "warmup": 2, "stable_until": 5, "decay": 3}
         (MULTISTEP | {"milestones": [2, 2]}, "milestones", "must rise from one to the next, but 2 comes after 2"),
         (MULTISTEP | {"milestones": [-1]}, "milestones[0]", "must be a whole number of steps, at least 0, got -1"),
         (MULTISTEP | {"milestones": [1.5]}, "milestones[0]", "must be a whole number of steps, at least 0, got 1.5"),
-        (
-            {"family": "values", "values": [1], "milestones": [1]},
-            "values",
-            "must be one more than the 1 milestones, got 1",
-        ),
+        ({"family": "values", "values": [1], "milestones": [1]}, "values",
+         "must be one more than the 1 milestones, got 1"),
         ({"family": "values", "values": [{}], "milestones": []}, "values[0]", "must be a number, a string"),
         (COSINE | {"period": 1.5}, "period", "must be at least 2 steps, the first and one that differs, got 1.5"),
         (COSINE | {"gamma": 0.5}, "gamma", "must be at least 1, so that no period is shorter"),
-        (
-            {"family": "cyclic", "init": 0, "max": 1, "up": 0, "down": 1},
-            "up",
-            "must be a whole number of steps, at least 1",
-        ),
-        (
-            {"family": "polynomial", "init": 1, "final": 0, "steps": 3, "power": -1},
-            "power",
-            "must not be negative, got -1",
-        ),
+        ({"family": "cyclic", "init": 0, "max": 1, "up": 0, "down": 1}, "up",
+         "must be a whole number of steps, at least 1"),
+        ({"family": "polynomial", "init": 1, "final": 0, "steps": 3, "power": -1}, "power",
+         "must not be negative, got -1"),
         ({"family": "warmup", "steps": 2, "then": "high"}, "then", "must be a finite number, got 'high'"),
-        (
-            {"family": "warmup", "steps": 2, "then": MULTISTEP | {"gamma": None}},
-            "then.gamma",
-            "must be a finite number",
-        ),
+        ({"family": "warmup", "steps": 2, "then": MULTISTEP | {"gamma": None}}, "then.gamma",
+         "must be a finite number"),
         (WSD | {"stable_until": 1}, "stable_until", "must not be before the end of the warm-up at 2"),
         (WSD | {"shape": "square"}, "shape", "must be one of linear, cosine, sqrt, got 'square'"),
         ({"family": "piecewise", "parts": []}, "parts", "must hold at least one part"),
         ({"family": "piecewise", "parts": [3]}, "parts[0]", 'must be {"steps": n, "sequence": s}'),
-        (
-            {"family": "piecewise", "parts": [{"sequence": 1, "steps": 2}]},
-            "parts[0].steps",
-            "must be left out of the last",
-        ),
-        (
-            {"family": "piecewise", "parts": [{"sequence": 1}, {"sequence": 2}]},
-            "parts[0].steps",
-            "must be a whole number of steps, at least 1, got None",
-        ),
-        (
-            {"family": "piecewise", "parts": [{"sequence": {"family": "x"}}]},
-            "parts[0].sequence.family",
-            "must be one of",
-        ),
+        ({"family": "piecewise", "parts": [{"sequence": 1, "steps": 2}]}, "parts[0].steps",
+         "must be left out of the last"),
+        ({"family": "piecewise", "parts": [{"sequence": 1}, {"sequence": 2}]}, "parts[0].steps",
+         "must be a whole number of steps, at least 1, got None"),
+        ({"family": "piecewise", "parts": [{"sequence": {"family": "x"}}]}, "parts[0].sequence.family",
+         "must be one of"),
     ],
-)
+)  # fmt: skip
 def test_errors_name_the_field_and_say_what_would_be_right(written: object, field: str, problem: str) -> None:
     with pytest.raises(SequenceError) as caught:
         parse(written, "lr")
     assert caught.value.field == (f"lr.{field}" if field else "lr")
     assert problem in caught.value.problem
-
-
-@given(sequences(), st.integers(1, STEPS - 1))
-def test_a_part_that_skips_keeps_its_forms(sequence: Sequence, steps: int) -> None:
-    cut = Piecewise([Part(sequence, steps), Part(sequence, skip=steps)])
-    assert cut.take(STEPS) == sequence.take(STEPS)
-    assert forms(cut)[:steps] == forms(sequence)[:steps]
-    assert parse(cut.to_json()) == cut
 
 
 def test_a_part_skips_a_whole_number_of_steps() -> None:

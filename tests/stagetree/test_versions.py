@@ -181,7 +181,3 @@ def test_helpers_of_one_name_in_two_folders(tmp_path: Path) -> None:
         for name in ("one", "two")
     ]
     assert [run(IMPORT + "found = imports.module().VALUE", path=str(path)) for path in paths] == ["one", "two"]
-
-
-def test_a_version_needs_no_torch() -> None:
-    assert run("import stagetree.source.versions, stagetree.source.discovery; found = 'torch' in sys.modules") is False

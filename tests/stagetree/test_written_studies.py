@@ -34,22 +34,16 @@ class Trained:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        (
-            {"space": {"lr": {0.1, 0.2}}, "tuner": GridTuner(max_steps=1)},
-            "space.lr: must be a list, since a set has no",
-        ),
-        (
-            {"space": {"lr": 0.1}, "tuner": GridTuner},
-            "tuner: must be JSON or an object such as GridTuner(...), got the",
-        ),
+        ({"space": {"lr": {0.1, 0.2}}, "tuner": GridTuner(max_steps=1)},
+         "space.lr: must be a list, since a set has no"),
+        ({"space": {"lr": 0.1}, "tuner": GridTuner},
+         "tuner: must be JSON or an object such as GridTuner(...), got the"),
         ({"space": {"lr": 0.1}}, "tuner: is missing: it says how to search the space"),
-        (
-            {"trainer_args": {"path": [Path("a")]}},
-            "trainer_args.path[0]: must be JSON, a sequence, a distribution or a",
-        ),
+        ({"trainer_args": {"path": [Path("a")]}},
+         "trainer_args.path[0]: must be JSON, a sequence, a distribution or a"),
         ({"trainer": Trained()}, "trainer: must be the name of a trainer, got an object of the class Trained"),
     ],
-)
+)  # fmt: skip
 def test_values_beyond_json_are_reported_with_their_path(server: str, fields: dict[str, Any], problem: str) -> None:
     """That was a TypeError of the JSON encoder."""
     with pytest.raises(SpecError) as refused:

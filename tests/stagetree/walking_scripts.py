@@ -9,25 +9,28 @@ from stagetree.runtime.model import Model
 
 HP = {"lr": {"family": "linear", "init": 0.5, "slope": -0.01}}
 
-SCRIPT = """
-import random
-import stagetree
-
-run = stagetree.attach("walk", scale=1.0)
-where = 0.0
-
+LOOP = """
 def load(state):
     global where
     where = state["where"]
 
 run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
 for step, hp in run.steps():
-    where += run.args["scale"] * hp["lr"] * random.random()
+"""
+"""Its state is how far it has come."""
+
+SCRIPT = f"""
+import random
+import stagetree
+
+run = stagetree.attach("walk", scale=1.0)
+where = 0.0
+{LOOP}    where += run.args["scale"] * hp["lr"] * random.random()
 """
 
 TWO = {**HP, "decay": 0.1}
 
-DRAWING = """
+DRAWING = f"""
 import numpy
 import stagetree
 import torch
@@ -46,14 +49,7 @@ class Drawing(Dataset):
 run = stagetree.attach("walk")
 loader = DataLoader(Drawing(), batch_size=2)
 where = 0.0
-
-def load(state):
-    global where
-    where = state["where"]
-
-run.state(save=lambda: {"where": where}, load=load, evaluate=lambda: {"where": where})
-for step, hp in run.steps():
-    for batch in loader:
+{LOOP}    for batch in loader:
         where += hp["lr"] * float(batch.sum())
 """
 
