@@ -99,19 +99,11 @@ def dropouts() -> nn.Module:
 
 
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "relu": lambda: layers(nn.ReLU),
-    "gelu": lambda: layers(nn.GELU),
-    "tanh": lambda: layers(nn.Tanh),
-    "softplus": lambda: layers(nn.Softplus),
-    "tempered": Tempered,
-    "dropping": dropouts,
-    "convolving": convolutions,
-    "channelled": channel_layers,
-    "grouped": grouped_convolutions,
-    "attending": Attending,
-    "encoding": Encoding,
+    "relu": lambda: layers(nn.ReLU), "gelu": lambda: layers(nn.GELU), "tanh": lambda: layers(nn.Tanh),
+    "softplus": lambda: layers(nn.Softplus), "tempered": Tempered, "dropping": dropouts, "convolving": convolutions,
+    "channelled": channel_layers, "grouped": grouped_convolutions, "attending": Attending, "encoding": Encoding,
     "layered": Layered,
-}
+}  # fmt: skip
 
 
 class Usual(TorchTrainer):

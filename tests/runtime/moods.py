@@ -26,6 +26,12 @@ def moody(process: TrainerProcess, **args: Any) -> TrainerProcess:
     return process
 
 
+def toy(process: TrainerProcess) -> TrainerProcess:
+    """With a small model that is trained as usual."""
+    process.call(PATIENT).build(file=TOY, name="toy", args={}, seed=3)
+    return process
+
+
 def train(process: TrainerProcess, until: int, mood: str = "fine", **more: Any) -> Trained:
     """Train on in another mood than up to now."""
     sequence = {"family": "values", "values": ["fine", mood], "milestones": [process.step]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from forks import run_in_fork
-from moods import MOODY, TOY, Start
+from moods import MOODY, TOY, Start, toy
 
 from app.workers.trainer_connection import Deadline
 from stagetree.runtime.debug import DebugTrial, run_in_terminal
@@ -28,8 +28,7 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_a_trial_in_the_terminal_gives_the_same_metrics(start: Start, deadline: Deadline) -> None:
-    process = start()
-    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
+    process = toy(start())
     process.train({"lr": 0.1}, 9, deadline=deadline)
     trial = DebugTrial(file=TOY, name="toy", args={}, seed=3, hp={"lr": 0.1})
     assert run_in_fork(run_in_terminal, trial, 9) == process.call(deadline).evaluate().metrics

@@ -6,9 +6,6 @@ import os
 import subprocess
 import sys
 
-from moods import Start, moody, train
-
-from app.workers.trainer_connection import Deadline
 from stagetree.runtime.inexact_reasons import changes, operation_in
 from stagetree.runtime.machine import processor
 
@@ -49,15 +46,3 @@ def test_torch_names_the_operation() -> None:
     assert operation_in("put_ does not have a deterministic implementation, but you set it") == "put_"
     assert operation_in("Flash Attention uses a non-deterministic algorithm. To turn it off ...") != ""
     assert operation_in("x is deprecated") == ""
-
-
-def test_a_state_of_other_thread_counts_is_reported_at_its_load(start: Start, deadline: Deadline) -> None:
-    one, two = moody(start()), moody(start(threads=2))
-    train(one, 2)
-    state, hp = one.save(deadline=deadline), {"mood": "fine"}
-    try:
-        assert one.call(deadline).load(fds=state.lend(), hp=hp, step=2) == []
-        others = "resumed under another number of threads (2 after 1)"
-        assert two.call(deadline).load(fds=state.lend(), hp=hp, step=2) == [others]
-    finally:
-        state.close()

@@ -56,23 +56,13 @@ def test_a_file_may_read_the_environment(tmp_path: Path, word: str) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        "os.environ['SCIPY_ARRAY_API'] = '1'",
-        "os.environ['A'] += '1'",
-        "os.environ |= {'A': '1'}",
-        "os.environ.setdefault('A', '1')",
-        "del os.environ['A']",
-        "values = os.environ",
-        "update(os.environ)",
-        "os.environb[b'A'] = b'1'",
-        "from os import environ as values",
-        "from os import putenv as put",
-        "getattr(os, 'environ')['A'] = '1'",
-        "os.putenv('A', '1')",
-        "os.unsetenv('A')",
-        "os.environ['A'], b = '1', 2",
+        "os.environ['SCIPY_ARRAY_API'] = '1'", "os.environ['A'] += '1'", "os.environ |= {'A': '1'}",
+        "os.environ.setdefault('A', '1')", "del os.environ['A']", "values = os.environ", "update(os.environ)",
+        "os.environb[b'A'] = b'1'", "from os import environ as values", "from os import putenv as put",
+        "getattr(os, 'environ')['A'] = '1'", "os.putenv('A', '1')", "os.unsetenv('A')", "os.environ['A'], b = '1', 2",
         "[os.environ for _ in 'a']",
     ],
-)
+)  # fmt: skip
 def test_nothing_is_preimported_if_a_file_may_change_the_environment(tmp_path: Path, word: str) -> None:
     harmless = write_file(tmp_path / "a", "import pandas\n")
     assert modules_for([harmless, write_file(tmp_path / "b", f"import os\n\ndef f():\n    {word}\n")]) == []

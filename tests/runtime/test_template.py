@@ -63,6 +63,13 @@ def build_template(process: TrainerProcess, path: str) -> TrainerProcess:
     return process
 
 
+def make_template(start: Start, folder: Path, **how: str) -> TrainerProcess:
+    """A process that forks are made of. how: parts of its trainer; see `write_trainer`."""
+    template = build_template(start(), write_trainer(folder, **how))
+    template.call(PATIENT).become_template(fds=[2])
+    return template
+
+
 @pytest.fixture
 def forks() -> Iterator[list[Fork]]:
     made: list[Fork] = []
@@ -146,17 +153,13 @@ def test_memory_is_moved_into_large_pages_once_forks_have_cost_as_much(
 
 
 def test_forks_do_not_affect_each_other(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    path = write_trainer(
-        tmp_path, step="self.drawn.append(next(SCALES))", head="SCALES = itertools.cycle([0.2, 0.7, 1.3])\n"
-    )
-    template = build_template(start(), path)
-    template.call(PATIENT).become_template(fds=[2])
+    head = "SCALES = itertools.cycle([0.2, 0.7, 1.3])\n"
+    template = make_template(start, tmp_path, step="self.drawn.append(next(SCALES))", head=head)
     assert len({values(run_fork(template, forks), 2)["drawn"] for _ in range(3)}) == 1
 
 
 def test_a_killed_fork_leaves_its_template_usable(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = build_template(start(), write_trainer(tmp_path))
-    template.call(PATIENT).become_template(fds=[2])
+    template = make_template(start, tmp_path)
     first = run_fork(template, forks)
     first.kill()
     assert are_gone(first.pid)
@@ -164,8 +167,7 @@ def test_a_killed_fork_leaves_its_template_usable(start: Start, tmp_path: Path, 
 
 
 def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = build_template(start(), write_trainer(tmp_path))
-    template.call(PATIENT).become_template(fds=[2])
+    template = make_template(start, tmp_path)
     first = run_fork(template, forks)
     psutil.Process(template.pid).kill()
     assert are_gone(first.pid)
@@ -174,8 +176,7 @@ def test_forks_end_with_their_template(start: Start, tmp_path: Path, forks: list
 
 
 def test_a_fork_survives_a_signal_to_the_workers_group(start: Start, tmp_path: Path, forks: list[Fork]) -> None:
-    template = build_template(start(), write_trainer(tmp_path))
-    template.call(PATIENT).become_template(fds=[2])
+    template = make_template(start, tmp_path)
     first = run_fork(template, forks)
     assert values(first, 1)["seen"] == 1.0
     for process in (first, template):
@@ -188,8 +189,7 @@ def test_a_fork_survives_a_signal_to_the_workers_group(start: Start, tmp_path: P
     "step", ["pass", "self.kept = self.kept or open(os.path.join(HERE, 'out.txt'), 'w'); self.kept.write('x')"]
 )
 def test_a_fork_flushes_its_files(start: Start, tmp_path: Path, forks: list[Fork], step: str) -> None:
-    template = build_template(start(), write_trainer(tmp_path, step=step))
-    template.call(PATIENT).become_template(fds=[2])
+    template = make_template(start, tmp_path, step=step)
     values(run_fork(template, forks), 3)
     forks[-1].close()
     out = tmp_path / "out.txt"
@@ -199,8 +199,7 @@ def test_a_fork_flushes_its_files(start: Start, tmp_path: Path, forks: list[Fork
 def test_the_next_fork_is_made_while_one_trains_and_ends_with_its_template(
     start: Start, tmp_path: Path, forks: list[Fork]
 ) -> None:
-    process = build_template(start(), write_trainer(tmp_path))
-    process.call(PATIENT).become_template(fds=[2])
+    process = make_template(start, tmp_path)
     template = Template(process, b"", [])
     forks += [template.fork(), template.fork()]
     assert values(forks[0], 3) == values(forks[1], 3)
@@ -219,8 +218,7 @@ def test_a_hanging_fork_is_killed_while_the_next_one_trains(
     wait = (
         "self.kept = self.kept or threading.Thread(target=threading.Event().wait); self.kept.ident or self.kept.start()"
     )
-    process, templates = build_template(start(), write_trainer(tmp_path, step=wait)), Templates()
-    process.call(PATIENT).become_template(fds=[2])
+    process, templates = make_template(start, tmp_path, step=wait), Templates()
     fork = Template(process, b"", []).fork()
     values(fork, 1)
     begun = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from moods import TOY, Start
+from moods import Start, toy
 
 from app.workers.trainer_connection import Deadline
 from stagetree.runtime.failures import TrainerFailed
@@ -123,8 +123,7 @@ def test_rows_are_periodic_and_a_full_disk_does_not_stop_training(tmp_path: Path
 
 
 def test_a_process_writes_rows_to_the_file_of_the_stage(start: Start, deadline: Deadline, tmp_path: Path) -> None:
-    process = start()
-    process.call(deadline).build(file=TOY, name="toy", args={}, seed=3)
+    process = toy(start())
     for name, until in (("first", 4), ("second", 6)):
         process.log(tmp_path / "log", tmp_path / "rows" / name)
         process.train({"lr": 0.1}, until, deadline=deadline)

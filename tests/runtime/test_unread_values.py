@@ -97,29 +97,13 @@ def test_values_are_plain_once_all_are_read() -> None:
 
 
 EVERYTHING: list[Callable[[dict[str, Any]], Any]] = [
-    lambda hp: [hp[name] for name in hp],
-    lambda hp: dict(hp),
-    lambda hp: dict(**hp),
-    lambda hp: {**hp},
-    lambda hp: {} | hp,
-    lambda hp: hp | {},
-    lambda hp: hp.copy(),
-    lambda hp: copy.copy(hp),
-    lambda hp: copy.deepcopy(hp),
-    lambda hp: json.dumps(hp),
-    lambda hp: json.dumps(hp, indent=1),
-    lambda hp: pickle.dumps(hp),
-    lambda hp: {}.update(hp),
-    lambda hp: list(hp.items()),
-    lambda hp: list(hp.values()),
-    lambda hp: sorted(hp),
-    lambda hp: list(reversed(hp)),
-    lambda hp: hp == HP,
-    lambda hp: hp != HP,
-    lambda hp: str(hp),
-    lambda hp: SimpleNamespace(**hp),
-    lambda hp: dict(MappingProxyType(hp)),
-]
+    lambda hp: [hp[name] for name in hp], lambda hp: dict(hp), lambda hp: dict(**hp), lambda hp: {**hp},
+    lambda hp: {} | hp, lambda hp: hp | {}, lambda hp: hp.copy(), lambda hp: copy.copy(hp),
+    lambda hp: copy.deepcopy(hp), lambda hp: json.dumps(hp), lambda hp: json.dumps(hp, indent=1),
+    lambda hp: pickle.dumps(hp), lambda hp: {}.update(hp), lambda hp: list(hp.items()), lambda hp: list(hp.values()),
+    lambda hp: sorted(hp), lambda hp: list(reversed(hp)), lambda hp: hp == HP, lambda hp: hp != HP, lambda hp: str(hp),
+    lambda hp: SimpleNamespace(**hp), lambda hp: dict(MappingProxyType(hp)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("use", EVERYTHING)
