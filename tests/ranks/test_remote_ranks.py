@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_trainer_group import ADDED, HP, PATIENT, are_gone, build, state, train_until
+from test_trainer_group import ADDED, HP, PATIENT, build, state, train_until
 
 from app.domain.chain_assignment import ChainAssignment
 from app.domain.events import Stage
@@ -34,6 +34,7 @@ from stagetree.runtime.checkpoints.weight_files import join_parts
 from stagetree.runtime.failures import TrainerFailed
 from stagetree.runtime.wire import HEAD
 from stagetree.system.files import anonymous_file
+from tests.runtime.moods import are_gone
 
 SECRET, CHAIN = "they know", "chain"
 DIGITS = str(Path(ADDED).with_name("in_shards.py"))
@@ -120,7 +121,7 @@ def test_a_remote_rank_has_the_same_bits_twice(warm: Warm, door: RankListener, m
         second.train(HP, 9, deadline=PATIENT)
         assert state(second) == end
     assert len(machine.started) == 2
-    assert are_gone([each.pid for each in machine.started])
+    assert are_gone(*(each.pid for each in machine.started))
 
 
 @pytest.mark.slow
@@ -181,7 +182,7 @@ def test_a_rank_that_is_killed_ends_all(warm: Warm, door: RankListener, machine:
         with pytest.raises(TrainerFailed, match="rank") as failed:
             both.train(HP, 10**9, deadline=PATIENT)
         assert failed.value.kind == "rank", failed.value.error
-    assert are_gone([both.leader.pid])
+    assert are_gone(both.leader.pid)
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_a_users_error_on_a_remote_rank_is_reported_by_the_leader(
         with pytest.raises(TrainerFailed, match="the user's own") as failed:
             both.train(HP, 9, deadline=PATIENT)
         assert (failed.value.kind, "In rank 1 of 2" in failed.value.error) == ("exception", True)
-    assert are_gone([machine.started[0].pid])
+    assert are_gone(machine.started[0].pid)
 
 
 @pytest.mark.slow
@@ -203,7 +204,7 @@ def test_the_end_of_a_chain_ends_its_remote_rank(warm: Warm, door: RankListener,
         build(both)
         machine.take_back()
         assert machine.is_free()
-        assert are_gone([machine.started[0].pid])
+        assert are_gone(machine.started[0].pid)
 
 
 def test_a_message_that_comes_too_late_ends_no_process(machine: Machine) -> None:

@@ -7,17 +7,16 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from app.workers.trainer_connection import STEP_SECONDS, Deadline
 from app.workers.trainer_group import TrainerGroup
 from app.workers.trainer_process import TrainerProcess
 from stagetree.runtime.failures import TrainerFailed
+from tests.runtime.moods import are_gone
 
 ADDED = str(Path(__file__).parent / "added.py")
 PATIENT = Deadline(60.0)
@@ -48,16 +47,6 @@ def state(process: TrainerProcess) -> bytes:
 
 def pids(process: TrainerProcess) -> list[int]:
     return [each.pid for each in (process.ranks if isinstance(process, TrainerGroup) else [process.leader])]
-
-
-def are_gone(found: list[int]) -> bool:
-    ends = time.monotonic() + 60.0
-    while time.monotonic() < ends:
-        with suppress(psutil.NoSuchProcess):
-            if all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in found if psutil.pid_exists(pid)):
-                return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.mark.slow
@@ -149,7 +138,7 @@ def test_a_mishap_in_one_rank_ends_all_and_is_reported_by_its_kind(start: Start,
     assert f"rank {who}" in failed.value.error.lower()
     assert mishap != "loop" or failed.value.error.count("The trainer was here") == 2, "the stacks of all"
     group.close()
-    assert are_gone(found)
+    assert are_gone(*found)
 
 
 def test_a_killed_rank_ends_all(start: Start) -> None:
@@ -160,7 +149,7 @@ def test_a_killed_rank_ends_all(start: Start) -> None:
         group.train(HP, 10**9, deadline=PATIENT)
     assert failed.value.kind == "rank"
     group.close()
-    assert are_gone(found)
+    assert are_gone(*found)
 
 
 def test_a_rank_that_is_stopped_is_not_waited_for_as_long_as_a_step(

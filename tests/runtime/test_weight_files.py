@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from images import image_of
 from safetensors.torch import save_file
 
-from stagetree.runtime.checkpoints import state_format
 from stagetree.runtime.checkpoints.weight_files import kind_of, load_weights
 
 WEIGHTS = {"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3)}
 
 
 def checkpoint(path: Path, **more: object) -> Path:
-    image = state_format.write({"trainer": {"model": WEIGHTS, "epoch": 3, **more}, "generators": {}})
-    with open(image[0], "rb") as file:
-        path.write_bytes(file.read())
+    path.write_bytes(image_of({"trainer": {"model": WEIGHTS, "epoch": 3, **more}, "generators": {}}))
     return path
 
 

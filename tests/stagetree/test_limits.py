@@ -98,14 +98,6 @@ ATTACKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "space",
         "must make at most 100,000 trials, got 1,000,000,000,000",
     ),
-    "Sobol in 20,000 dimensions": (
-        study(
-            {"kind": "asha", "num_trials": 2, "min_steps": 1, "sampler": "sobol"},
-            space={f"h{n}": TENTH for n in range(20_000)},
-        ),
-        "space",
-        "must name at most 1,000 hyper-parameters",
-    ),
     "free values inside": (
         random_study(space={"lr": {"family": "values", "values": [TENTH] * 1001, "milestones": list(range(1, 1001))}}),
         "space", "must leave at most 1,000 values to choose, got 1,001"),

@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from stagetree import TorchTrainer
-from stagetree.trainer import sample_loading
+from stagetree.trainer import generators, sample_loading
 from stagetree.trainer.data_order import Indices, shuffle
 from stagetree.trainer.sample_loading import seed_sample
 
@@ -122,15 +122,12 @@ class Silent(Reading):
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"data": TensorDataset(torch.zeros(23, 4))}])
 def test_training_draws_as_if_nothing_was_read(how: dict[str, Any]) -> None:
-    def generator_states() -> Any:
-        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-
     trainer = Silent(**how)
     trainer.setup({"lr": 0.1})
-    before = generator_states()
+    before = generators.state("cpu")
     trainer.train()
     trainer.evaluate()
-    assert generator_states() == before
+    assert generators.are_at(before)
 
 
 def test_a_hyper_parameter_of_the_transform_reaches_the_workers() -> None:

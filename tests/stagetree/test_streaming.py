@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stagetree import TorchTrainer
 from stagetree.packing.packability import NotPackable, require_packable
+from stagetree.trainer import generators
 from stagetree.trainer.streaming import Stream
 
 
@@ -144,15 +145,12 @@ def test_samples_too_few_for_a_batch_are_left_out() -> None:
 
 
 def test_training_draws_as_if_nothing_was_read() -> None:
-    def generator_states() -> Any:
-        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-
     trainer = Changed()
     trainer.loss = lambda batch: trainer.model[0].weight.sum()  # type: ignore[method-assign]
     trainer.setup({})
-    before = generator_states()
+    before = generators.state("cpu")
     trainer.train()
-    assert generator_states() == before
+    assert generators.are_at(before)
 
 
 @pytest.mark.parametrize(

@@ -10,26 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from built_models import image as image_of_model
 from safetensors.torch import load, load_file
 from test_torch_trainer import Tiny
 from torch import nn
 
-from app.workers.state import State
 from stagetree import export_weights, load_state
 from stagetree.errors import StagetreeError
-from stagetree.runtime.checkpoints import image_layout, state_format
+from stagetree.runtime.checkpoints import image_layout
 from stagetree.runtime.checkpoints.weight_files import find_model_copies
 from stagetree.runtime.debug import DebugTrial, export_state
 from stagetree.runtime.loading import load_trainer
 from stagetree.runtime.model import Model
+from tests.runtime.images import image_of
 
 
 def checkpoint_of(trainer_state: Any) -> bytes:
-    written = State(*state_format.write({"trainer": trainer_state, "generators": {"torch": torch.get_rng_state()}}))
-    try:
-        return bytes(written.view())
-    finally:
-        written.close()
+    return image_of({"trainer": trainer_state, "generators": {"torch": torch.get_rng_state()}})
 
 
 def train_tiny(**args: Any) -> Tiny:
@@ -204,9 +201,7 @@ def test_a_trainer_is_built_and_loaded_to_export_a_state(tmp_path: Path) -> None
     file, into, image = tmp_path / "own.py", tmp_path / "into", tmp_path / "state"
     file.write_text(FILE)
     into.mkdir()
-    model = Model(train_tiny(), "cpu")
-    image.write_bytes(bytes((state := State(*model.save())).view()))
-    state.close()
+    image.write_bytes(image_of_model(Model(train_tiny(), "cpu")))
 
     def export(name: str) -> bool:
         hp = {"lr": 0.1, "bs": 4}
@@ -223,9 +218,7 @@ def test_a_trainer_without_tensors_gets_advice_on_exporting(tmp_path: Path) -> N
     """`stagetree weights --export` ended with a traceback of its own."""
     file, image = tmp_path / "own.py", tmp_path / "state"
     file.write_text(FILE)
-    state = State(*Model.build(load_trainer(file, "plain"), {}, 0, "cpu").save())
-    image.write_bytes(bytes(state.view()))
-    state.close()
+    image.write_bytes(image_of_model(Model.build(load_trainer(file, "plain"), {}, 0, "cpu")))
     taken = DebugTrial(file=str(file), name="plain", args={}, seed=0, hp={"lr": 0.1}, determinism="off")
     with pytest.raises(StagetreeError, match=r"holds no tensors.*: give the trainer a method `export\(self, folder\)`"):
         export_state(taken, image, 1, tmp_path)
