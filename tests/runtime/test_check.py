@@ -65,6 +65,7 @@ def test_an_inexact_trainer_is_reported_with_its_cause(
         assert words in text and "the first is trainer.net." in text
 
 
+@pytest.mark.slow
 def test_a_warning_of_the_trainer_is_shown_once(tmp_path: Path) -> None:
     """Each way to train showed it again."""
     said = command(job("warned"), tmp_path).stderr

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from stagetree.runtime.inexact_reasons import changes, operation_in
 from stagetree.runtime.machine import processor
 
@@ -28,6 +30,7 @@ def test_a_difference_of_machines_is_described() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_other_instructions_are_another_processor() -> None:
     """Kernels are chosen by them, and add in another order."""
     code = "from stagetree.runtime.machine import processor; print(processor())"

@@ -168,6 +168,7 @@ def test_the_leader_of_a_gang_starts_as_many_as_it_has_devices(build: Build) -> 
 READING = SCRIPT.replace("LAUNCH", "python").replace(', "pid": os.getpid()', "")
 
 
+@pytest.mark.slow
 def test_values_read_by_no_process_are_reported(build: Build) -> None:
     """It worked for a script in one process, but not here."""
     model = build("python")

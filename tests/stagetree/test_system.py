@@ -28,7 +28,9 @@ NAMES_OF_FOLDERS = {
 
 def linux_only(path: Path) -> Iterator[str]:
     """The names and texts of a file that mean something on Linux only."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text()
+    is_worth_parsing = CALLS.search(source) or FOLDERS.search(source)
+    for node in ast.walk(ast.parse(source)) if is_worth_parsing else ():
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if CALLS.fullmatch(name):
             yield name

@@ -65,7 +65,7 @@ def tiny(**args: Any) -> Tiny:
 # Resuming -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_break_changes_nothing(tmp_path: Path, in_memory: bool) -> None:
     hp = {
         "lr": {"family": "warmup", "steps": 4, "then": {"family": "cosine", "init": 0.1, "min": 0.01, "period": 4}},
