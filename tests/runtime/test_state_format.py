@@ -169,11 +169,6 @@ def test_a_state_that_holds_itself_is_refused() -> None:
         write(state)
 
 
-def test_an_unnamed_file_replaces_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    assert same(unpack(image_of(STATE["model"])), STATE["model"])
-
-
 def test_a_full_disk_is_an_error_before_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, length: int) -> None:
         raise OSError(28, "No space left on device")

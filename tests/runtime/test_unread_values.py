@@ -111,9 +111,13 @@ def test_iterating_over_values_reads_all(use: Callable[[dict[str, Any]], Any]) -
     assert trained_model(type("Given", (Given,), {"use": staticmethod(use)})).unread() == []
 
 
-@pytest.mark.parametrize(
-    "use", [lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1)]
-)
+LOOKUPS: list[Callable[[dict[str, Any]], Any]] = [
+    lambda hp: hp["lr"], lambda hp: hp.get("lr"), lambda hp: "lr" in hp, lambda hp: hp.setdefault("lr", 1),
+    lambda hp: hp.pop("lr"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("use", LOOKUPS)
 def test_a_lookup_reads_one_value(use: Callable[[dict[str, Any]], Any]) -> None:
     assert trained_model(type("Given", (Given,), {"use": staticmethod(use)})).unread() == ["decay"]
 

@@ -72,14 +72,6 @@ def value(start: Start, deadline: Deadline) -> Any:
     return value
 
 
-@pytest.mark.slow
-def test_helpers_of_one_name_in_two_folders_do_not_mix(tmp_path: Path, value: Any) -> None:
-    for number in (1, 2):
-        write_text(tmp_path, f"{number}/common.py", f"VALUE = {number}")
-        write(tmp_path, f"{number}/trainer.py", "from common import VALUE")
-    assert [value(str(tmp_path / folder / "trainer.py")) for folder in ("1", "2")] == [4, 8]
-
-
 OLD = pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="this torch imports redis itself")
 
 
