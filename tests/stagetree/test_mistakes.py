@@ -47,6 +47,8 @@ REFUSED: list[tuple[str, str]] = [
     (space("{lr: {family: wsd, peak: 1, warmup: 2, decay: 5}}"),
      ": space.lr.decay: must end with the trial: warmup 2 and decay 5 are 7 steps, and the trial has 3"),
     (space("{lr: {init: 0.1, gamma: 0.9}}"), ": space.lr.family: is missing: exponential has these fields"),
+    (space("{lr: {family: exponential, init: [0.1, 0.2], gamma: 0.9}}"),
+     ": space.lr.init: must be a finite number, got [0.1, 0.2]; inside a sequence a choice is written {choice: [0.1"),
     (space("{lr: {a: x, b: y}}"),
      ": space.lr: must be a distribution or a sequence, such as {uniform: [lowest, highest]}"),
     (
