@@ -16,7 +16,7 @@ from app.events.database import Database
 from app.events.records import record
 from app.events.sql_log import SqlRecords
 from app.simulation.simulator import Simulator
-from tests.tuners.worlds import STUDY, simulator, spec
+from tests.tuners.worlds import STUDY, run_simulator, simulator, spec
 
 ENDS = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
 POP = {"kind": "pop", "num_trials": 6, "max_steps": 20, "boundary": 2, "bounds": [0, 1], "target": 0.799}
@@ -110,8 +110,6 @@ def test_a_study_that_its_tuner_ended_says_why(
 
 def test_replay_says_the_rung_of_a_stopping_rule_once(stagetree: Stagetree, tmp_path: Path) -> None:
     tuner = {"kind": "median", "num_trials": 8, "max_steps": 8, "interval": 2, "min_trials": 2}
-    world = simulator(spec(tuner), slots=2)
-    world.run()
-    folder, _ = store_study(tmp_path, world)
+    folder, _ = store_study(tmp_path, run_simulator(spec(tuner), slots=2))
     lines = [line for line in stagetree("replay", STUDY, "--dir", folder).out.splitlines() if "rung" in line]
     assert lines and all(line.count("rung") == 1 for line in lines)

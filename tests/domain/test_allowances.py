@@ -103,10 +103,7 @@ def test_a_reopened_study_gets_a_new_budget() -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (
-            c.AddTrial(study=StudyId("other"), hp=constant(1), steps=10),
-            "other belongs to ann: token ci has a budget",
-        ),
+        (c.AddTrial(study=StudyId("other"), hp=constant(1), steps=10), "other belongs to ann: token ci has a budget"),
         (c.RequestAudit(study=StudyId("own"), at=1.0), "an audit ends at no budget: ask an operator"),
         (c.DeleteStudy(study=StudyId("over"), at=1.0), "its use must stay on record: ask an operator"),
     ],

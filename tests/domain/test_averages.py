@@ -25,7 +25,7 @@ from app.search.replay import replay
 from app.simulation.simulator import Simulator
 from stagetree.limits import LIMITS
 from stagetree.trainer.tensors import mean_of
-from tests.tuners.worlds import STUDY, faults, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, faults, numbered_events, run_simulator, spec
 
 LRS = [{"family": "multistep", "init": 0.1, "milestones": [10], "gamma": gamma} for gamma in (0.1, 0.2, 0.5)]
 
@@ -33,9 +33,7 @@ LRS = [{"family": "multistep", "init": 0.1, "milestones": [10], "gamma": gamma} 
 def train_three_trials(slots: int = 2, **options: Any) -> Simulator:
     """Three trials that part at step 10 and end at 20, 20 and 16."""
     trials = [{"hp": {"lr": lr, "bs": 4}, "steps": steps} for lr, steps in zip(LRS, (20, 20, 16), strict=True)]
-    world = simulator(spec({"kind": "trials", "trials": trials}, keep_every=5), slots=slots, **options)
-    world.run()
-    return world
+    return run_simulator(spec({"kind": "trials", "trials": trials}, keep_every=5), slots=slots, **options)
 
 
 def average_command(**fields: Any) -> c.AverageTrials:
@@ -125,8 +123,7 @@ def test_retrained_states_use_the_values_of_a_trial_that_reached_them(first: int
     """Once they had the values of the first trial of the node, which may have left it at an earlier step."""
     ways = [{"lr": LRS[2], "bs": 4}, {"lr": 0.1, "bs": 4}]
     stays, trials = 1 - first, [{"hp": hp, "steps": 20} for hp in (ways if first == 0 else ways[::-1])]
-    world = simulator(spec({"kind": "trials", "trials": trials}), slots=1)
-    world.run()
+    world = run_simulator(spec({"kind": "trials", "trials": trials}), slots=1)
     lose_states(world)
     world.give(average_command(trials=(0, 1)))
     spans = [Span(world.plan.roots[0], 0, 20)]

@@ -25,27 +25,14 @@ def way(*parts: tuple[int, Json], end: int = 20) -> list[tuple[Node, int]]:
 # ------------------------------------------------------------------------------------------------ kinds of values
 
 
+LINEAR = {"family": "linear", "init": 0.1, "slope": -0.001}
+ALIKE = [(0.1, 0.3), (64, 48), (1, 0.5), (-1.0, 2), (0.1, LINEAR), (0, 0.0), ("sgd", "sgd"), (True, True)]
+UNLIKE: list[tuple[Any, Any]] = [(0, 0.3), (0.3, 0.0), ("sgd", "adam"), (True, False), (True, 1), (False, 0)]
+UNLIKE += [(None, 0.1), (None, 0), ("0", 0)]
+
+
 @pytest.mark.parametrize(
-    ("one", "other", "is_alike"),
-    [
-        (0.1, 0.3, True),
-        (64, 48, True),
-        (1, 0.5, True),
-        (-1.0, 2, True),
-        (0.1, {"family": "linear", "init": 0.1, "slope": -0.001}, True),
-        (0, 0.0, True),
-        (0, 0.3, False),
-        (0.3, 0.0, False),
-        ("sgd", "sgd", True),
-        ("sgd", "adam", False),
-        (True, True, True),
-        (True, False, False),
-        (True, 1, False),
-        (False, 0, False),
-        (None, 0.1, False),
-        (None, 0, False),
-        ("0", 0, False),
-    ],
+    ("one", "other", "is_alike"), [*((*pair, True) for pair in ALIKE), *((*pair, False) for pair in UNLIKE)]
 )
 def test_numbers_are_one_kind_except_zero_and_other_values_differ(one: Any, other: Any, is_alike: bool) -> None:
     resumptions = {resumption_at(way((0, {"x": value})), 5) for value in (one, other)}

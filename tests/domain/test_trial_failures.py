@@ -212,8 +212,7 @@ def failing(story: Story, trials: int, **fields: Any) -> StudyId:
 
 
 @pytest.mark.parametrize(
-    ("failures", "most", "fails"),
-    [(1, 0, True), (0, 0, False), (2, 2, False), (3, 2, True), (3, None, False)],
+    ("failures", "most", "fails"), [(1, 0, True), (0, 0, False), (2, 2, False), (3, 2, True), (3, None, False)]
 )
 def test_a_study_fails_beyond_its_limit_of_failures(story: Story, failures: int, most: int | None, fails: bool) -> None:
     study = failing(story, failures, **({} if most is None else {"max_failures": most}))

@@ -19,7 +19,7 @@ from stagetree.space import Space
 from stagetree.space import distinct as module
 from stagetree.space.distinct import UniqueSamples
 from tests.plans import max_examples
-from tests.tuners.worlds import STUDY, losses, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, losses, numbered_events, run_simulator, spec
 
 VALUES = st.lists(st.sampled_from([0.1, 0.2, 0.3, "a", True]), min_size=1, max_size=4)
 ENTRIES = st.one_of(
@@ -89,8 +89,7 @@ def test_every_sampler_under_every_tuner(kind: str, sampler: str) -> None:
         fields |= {"num_trials": 30}
     fields |= {"interval": 4} if kind == "median" else {"min_steps": 1, "eta": 2}
     study = spec({"kind": kind, **fields}, space=SMALL)
-    world = simulator(study)
-    world.run()
+    world = run_simulator(study)
     assert world.plan.studies[STUDY].state == "completed"
     assert len(trials(world)) == len(set(trials(world))) == 8
     found = replay(numbered_events(world.events), STUDY)
@@ -112,8 +111,7 @@ def test_configurations_that_come_first_are_not_drawn_again() -> None:
         {"kind": "asha", "min_steps": 1},
         {"kind": "asha", "min_steps": 1, "sampler": "grid"},
     ):
-        world = simulator(spec(MANY | {"first": first} | tuner, space=SMALL))
-        world.run()
+        world = run_simulator(spec(MANY | {"first": first} | tuner, space=SMALL))
         assert len(trials(world)) == len(set(trials(world))) == 9
 
 
@@ -121,8 +119,7 @@ def test_configurations_that_come_first_are_not_drawn_again() -> None:
 def test_a_reopened_study_draws_no_repeats(kind: str) -> None:
     tuner: dict[str, Any] = {"kind": kind, "num_trials": 5, "max_steps": STEPS, "distinct": True}
     tuner |= {"asha": {"min_steps": 1}, "median": {"interval": 4}}.get(kind, {})
-    world = simulator(spec(tuner, space=SMALL))
-    world.run()
+    world = run_simulator(spec(tuner, space=SMALL))
     assert len(set(trials(world))) == 5
     world.give(c.ReopenStudy(study=STUDY, trials=20, at=0.0))
     world.run()
@@ -134,8 +131,7 @@ def test_a_study_that_is_not_distinct_samples_with_replacement() -> None:
     tuner = {"kind": "asha", "num_trials": 30, "min_steps": 1, "max_steps": STEPS, "distinct": False}
     study = spec(tuner, space=SMALL)
     drawn = [study.search_space.sample(study.sampling_seed, number) for number in range(30)]
-    world = simulator(study)
-    world.run()
+    world = run_simulator(study)
     expected = [{name: each.to_json() for name, each in hp.items()} for hp in drawn]
     assert [trial.hp for trial in world.plan.studies[STUDY].trials] == expected
     assert len(set(trials(world))) < 30 and replay(numbered_events(world.events), STUDY).identical
@@ -188,7 +184,6 @@ def test_a_study_is_distinct_and_found_again_by_its_file() -> None:
 @given(seed=st.integers(0, 10**6), slots=st.sampled_from([1, 4]))
 def test_a_study_with_failures_draws_no_repeats(seed: int, slots: int) -> None:
     tuner = {"kind": "asha", "num_trials": 30, "min_steps": 1, "max_steps": STEPS, "eta": 2, "distinct": True}
-    world = simulator(spec(tuner, space=SMALL), slots=slots, measure=losses(seed, nans=0.2))
-    world.run()
+    world = run_simulator(spec(tuner, space=SMALL), slots=slots, measure=losses(seed, nans=0.2))
     assert len(trials(world)) == len(set(trials(world))) == 8
     assert replay(numbered_events(world.events), STUDY).identical

@@ -88,6 +88,14 @@ def story(sampler: str, trials: int, **fields: Any) -> tuple[list[TrialEvent], l
     return seen, proposals
 
 
+def observe_trial(made: Sampler, number: int, sign: float = 1.0, rungs: Sequence[int] = (1,)) -> None:
+    """The sampler proposes a trial, and learns of its results."""
+    proposal = propose(made, number)
+    made.observe(start(number, proposal))
+    for steps in rungs:
+        made.observe(result(number, sign * quality(proposal), steps))
+
+
 def history_before(seen: list[TrialEvent], number: int) -> list[TrialEvent]:
     """The history as it was when configuration `number` was proposed."""
     return seen[
@@ -190,9 +198,7 @@ def test_gp_learns_from_four_results() -> None:
     def proposal_after(results: int, sign: float) -> Proposal:
         made = source("gp")
         for number in range(results):
-            proposal = propose(made, number)
-            made.observe(start(number, proposal))
-            made.observe(result(number, sign * quality(proposal)))
+            observe_trial(made, number, sign)
         return propose(made, results)
 
     assert proposal_after(3, 1.0) == proposal_after(3, -1.0)
@@ -210,10 +216,7 @@ def test_where_trials_are_stopped_a_model_needs_three_results_of_each_parameter(
     def proposals_after(results: int, rungs: Sequence[int], sign: float) -> list[Mapping[str, Any]]:
         made = source(sampler, tuner=tuner)
         for number in range(results):
-            proposal = propose(made, number)
-            made.observe(start(number, proposal))
-            for steps in rungs:
-                made.observe(result(number, sign * quality(proposal), steps))
+            observe_trial(made, number, sign, rungs)
         assert isinstance(made, Explains) and made.knowledge().enough == (enough if len(rungs) > 1 else 4)
         return [propose(made, number).hp for number in range(results, results + 10)]
 
@@ -230,10 +233,7 @@ def test_a_third_is_random_where_trials_are_stopped_early(sampler: str, trials: 
         made: Any = source(sampler)
         made.learn([({"lr": 0.01, "wd.init": 0.5, "bs": 0}, {1: 0.1, 3: 0.2})])  # for a study that stopped trials
         for number in range(trials):
-            proposal = propose(made, number)
-            made.observe(start(number, proposal))
-            for steps in rungs:
-                made.observe(result(number, sign * quality(proposal), steps))
+            observe_trial(made, number, sign, rungs)
         return [propose(made, number).hp for number in range(trials, trials + count)]
 
     def same_whatever_came_before(rungs: Sequence[int], count: int) -> int:
@@ -369,9 +369,7 @@ def test_learning_samplers_use_known_trials(sampler: str) -> None:
     known = [{**KNOWN[0], "lr": 0.01 * (1 + n / 100)} for n in range(40)]
     made = source(sampler, tuner={**tuner, "num_trials": 60, "first": known})
     for number in range(40):
-        proposal = propose(made, number)
-        made.observe(start(number, proposal))
-        made.observe(result(number, quality(proposal)))
+        observe_trial(made, number)
     learned = propose(made, 40)
     assert learned.reason["asked"] >= 1 and "sample" in learned.reason
     mirror = made.then.mirror  # type: ignore[attr-defined]

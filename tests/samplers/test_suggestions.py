@@ -21,7 +21,7 @@ from stagetree.space import Space, SpaceError
 from stagetree.space.distinct import configuration_key
 from stagetree.space.suggestions import sample_suggestion, suggested_values
 from stagetree.spec import SpecError
-from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, run_simulator, simulator, spec
 
 LISTED: dict[str, Any] = {"lr": [0.1, 0.2, 0.3], "bs": [32, 64], "wd": [0.0, 0.1]}
 DECAYS = {"family": "exponential", "init": {"loguniform": [0.01, 1]}, "gamma": {"uniform": [0.9, 1]}}
@@ -130,8 +130,7 @@ def test_an_eager_tuner_takes_the_enqueued_trials_of_its_file() -> None:
 
 def test_a_study_with_known_trials_replays() -> None:
     """Once the recorded reason named `first`, and the replayed one did not."""
-    world = simulator(spec(asha(first=[{"lr": 0.1, "bs": 32, "wd": 0.05}]), suggestions=[{"lr": 0.2}]))
-    world.run()
+    world = run_simulator(spec(asha(first=[{"lr": 0.1, "bs": 32, "wd": 0.05}]), suggestions=[{"lr": 0.2}]))
     trials = world.plan.studies[STUDY].trials
     assert [value(trial, "lr") for trial in trials[:2]] == [0.2, 0.1] and trials[1].reason["first"] == 0
     assert replay(numbered_events(world.events), STUDY).identical
@@ -147,8 +146,7 @@ def near(node: Any, step: int) -> e.Metrics:
 @pytest.mark.slow
 def test_a_learning_sampler_moves_to_good_enqueued_trials() -> None:
     """In a region that random sampling seldom reaches. The sampler also completes partial trials."""
-    world = simulator(spec({**asha("trunks", 14), "min_steps": 8}, suggestions=TOLD_FIRST), slots=1, measure=near)
-    world.run()
+    world = run_simulator(spec({**asha("trunks", 14), "min_steps": 8}, suggestions=TOLD_FIRST), slots=1, measure=near)
     trials = world.plan.studies[STUDY].trials
     assert sum(value(trial, "lr") > 0.5 for trial in trials[8:]) >= 4, "one of ten at random"
     assert "price" in trials[7].reason
@@ -156,8 +154,7 @@ def test_a_learning_sampler_moves_to_good_enqueued_trials() -> None:
 
 def test_optuna_is_told_of_enqueued_trials() -> None:
     study = spec({**asha("tpe", 12), "min_steps": 8}, suggestions=TOLD_FIRST)
-    world = simulator(study, slots=1, measure=near)
-    world.run()
+    world = run_simulator(study, slots=1, measure=near)
     sampler = queued_sampler_of(study)
     assert sampler is not None
     for event in world.plan.studies[STUDY].history:
@@ -169,8 +166,7 @@ def test_optuna_is_told_of_enqueued_trials() -> None:
 
 
 def test_a_changed_log_fails_to_replay() -> None:
-    world = simulator(spec(asha(), suggestions=[{"lr": 0.1}]))
-    world.run()
+    world = run_simulator(spec(asha(), suggestions=[{"lr": 0.1}]))
     forged = [
         e.ConfigurationSuggested(study=STUDY, hp={"lr": 0.2}, at=0.0) if isinstance(x, e.ConfigurationSuggested) else x
         for x in world.events

@@ -41,6 +41,8 @@ SPACE: dict[str, Any] = {
     "wd": {"uniform": [0, 1]},
 }
 SPACE["lr"]["shape"] = {"choice": ["linear", "sqrt"]}
+LISTED = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
+EXTERNAL = StudySpec.from_dict(LISTED).to_json()
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +80,8 @@ decays = st.fixed_dictionaries({"decay": st.integers(1, 18), "shape": st.sampled
 def test_the_price_of_a_trial_equals_its_trained_steps(before: list[Any], then: Any, keep: int | None) -> None:
     """Compared by the name of each node, with any checkpoints."""
 
-    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
     simulator = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}, keep_every=keep)
-    simulator.submit(STUDY, StudySpec.from_dict(study).to_json())
+    simulator.submit(STUDY, EXTERNAL)
     for fields in (*before, then):
         lr = parse({**WSD, **fields, "stable_until": 20 - fields["decay"]})
         plan, known = simulator.plan, simulator.plan.studies[STUDY]
@@ -182,19 +183,14 @@ def sampler_with_losses(*outcomes: float | None, step: int = 20) -> trunks.Trunk
 
 
 @settings(max_examples=10)
-@given(
-    tried=st.lists(decays, min_size=2, max_size=4),
-    keep=st.sampled_from([None, 2]),
-    lost=st.integers(1, 4),
-)
+@given(tried=st.lists(decays, min_size=2, max_size=4), keep=st.sampled_from([None, 2]), lost=st.integers(1, 4))
 def test_prices_change_only_with_the_version_of_progress_or_the_requests_of_the_study(
     tried: list[Any], keep: int | None, lost: int
 ) -> None:
     """So a sampler need not compare the nodes of a plan, which may be many, to see whether prices changed."""
-    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
     simulator = Simulator(slots=2, measure=lambda node, step: {"loss": 1.0}, keep_every=keep)
     for name in (STUDY, StudyId("other")):
-        simulator.submit(name, StudySpec.from_dict(study).to_json())
+        simulator.submit(name, EXTERNAL)
     probes = [{"lr": parse({**WSD, **fields, "stable_until": 20 - fields["decay"]})} for fields in tried]
     for number, probe in enumerate(probes):
         asker = (STUDY, StudyId("other"))[number % 2]
@@ -213,8 +209,7 @@ def test_prices_change_only_with_the_version_of_progress_or_the_requests_of_the_
 def test_an_evaluation_of_a_state_that_was_lost_changes_prices() -> None:
     """The state would have been trained again for it."""
     simulator = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}, keep_every=None)
-    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
-    simulator.submit(STUDY, StudySpec.from_dict(study).to_json())
+    simulator.submit(STUDY, EXTERNAL)
     simulator.give(c.AddTrial(study=STUDY, hp={"lr": parse(0.1).to_json()}, steps=20))
     simulator.run()
     events = [each.event for each in simulator.log() if not isinstance(each.event, e.CheckpointKept)]
@@ -229,9 +224,8 @@ def test_an_evaluation_of_a_state_that_was_lost_changes_prices() -> None:
 
 def test_a_trial_that_makes_nodes_of_a_struck_study_shareable_changes_prices() -> None:
     simulator, gone, other = Simulator(slots=1, measure=lambda node, step: {"loss": 1.0}), StudyId("a"), StudyId("b")
-    study = {"name": "s", "trainer": "t", "metric": "loss", "mode": "min", "tuner": {"kind": "external"}}
     for name in (STUDY, gone, other):
-        simulator.submit(name, StudySpec.from_dict(study).to_json())
+        simulator.submit(name, EXTERNAL)
     for name in (gone, other):
         simulator.give(c.AddTrial(study=name, hp={"lr": parse(0.1).to_json()}, steps=20))
         simulator.run()

@@ -10,7 +10,7 @@ from app.domain.search_plan import Node
 from app.scheduling.costs import Costs
 from app.simulation.pace import Overheads
 from app.simulation.simulator import Simulator
-from tests.tuners.worlds import STUDY, simulator, spec
+from tests.tuners.worlds import STUDY, run_simulator, simulator, spec
 
 THREE = {"kind": "random", "num_trials": 3, "max_steps": 5}
 HALVES = {"kind": "asha", "num_trials": 4, "min_steps": 1, "max_steps": 4, "reduction_factor": 2}
@@ -24,11 +24,9 @@ def stage_ends(world: Simulator) -> list[float]:
 
 
 def test_chains_of_one_tick_begin_one_after_the_other() -> None:
-    world = simulator(spec(THREE), slots=3, overheads=Overheads(give=0.1, begin=0.5))
-    world.run()
+    world = run_simulator(spec(THREE), slots=3, overheads=Overheads(give=0.1, begin=0.5))
     assert stage_ends(world) == [5.5, 5.6, 5.7]
-    at_once = simulator(spec(THREE), slots=3, overheads=Overheads(begin=0.5))
-    at_once.run()
+    at_once = run_simulator(spec(THREE), slots=3, overheads=Overheads(begin=0.5))
     assert stage_ends(at_once) == [5.5, 5.5, 5.5]
 
 
@@ -75,8 +73,7 @@ def test_a_chain_waits_for_a_state_that_is_being_saved() -> None:
 
 def test_a_slow_scheduler_completes_all_work() -> None:
     slow = Overheads(look=0.7, give=0.3, begin=0.2, load=0.2, resume=0.1, hand_over=0.1, upload=0.4)
-    world = simulator(spec(HALVES), slots=2, overheads=slow)
-    world.run()
+    world = run_simulator(spec(HALVES), slots=2, overheads=slow)
     study = world.plan.studies[STUDY]
     assert study.state == "completed" and not world.plan.chains
 
@@ -114,6 +111,5 @@ def test_a_slot_freed_during_a_tick_gets_work_from_the_next_tick() -> None:
         return 5.5 if number == 1 else 5.0
 
     four = {"kind": "random", "num_trials": 4, "max_steps": 5}
-    world = simulator(spec(four), slots=2, seconds=seconds, overheads=Overheads(look=1.0))
-    world.run()
+    world = run_simulator(spec(four), slots=2, seconds=seconds, overheads=Overheads(look=1.0))
     assert stage_ends(world) == [5.0, 5.5, 5.0 + 1.0 + 5.0, 5.0 + 2 * 1.0 + 5.0]

@@ -13,7 +13,7 @@ from app.events.log import StoredEvent
 from app.service.html_report import lines
 from app.simulation.traces import STUDY as PLAYED
 from app.simulation.traces import Player, Trace, Workload, read, record
-from tests.tuners.worlds import STUDY, faults, losses, simulator, spec
+from tests.tuners.worlds import STUDY, faults, losses, run_simulator, spec
 
 RANDOM = {"kind": "random", "num_trials": 5, "max_steps": 6}
 
@@ -30,8 +30,7 @@ RISING = workload(trace(0.1, 0.2, 0.3, 0.4), trace(0.2, 0.5, 0.7, 0.8), trace(0.
 
 
 def test_recorded_results_are_written_and_read_back() -> None:
-    world = simulator(spec(RANDOM, eval_every=2), seconds=lambda stage, number: 3.0 * (stage.end - stage.start))
-    world.run()
+    world = run_simulator(spec(RANDOM, eval_every=2), seconds=lambda stage, number: 3.0 * (stage.end - stage.start))
     study = world.plan.studies[STUDY]
     found = read(json.dumps(line) for line in record(world.plan, study))
     assert (found.name, found.metric, found.mode, found.max_steps) == ("study", "loss", "min", 6)
@@ -43,8 +42,7 @@ def test_recorded_results_are_written_and_read_back() -> None:
 
 
 def test_a_trial_that_failed_ends_with_null() -> None:
-    world = simulator(spec(RANDOM), measure=losses(1, nans=0.3), faults=faults(4, fail=0.2))
-    world.run()
+    world = run_simulator(spec(RANDOM), measure=losses(1, nans=0.3), faults=faults(4, fail=0.2))
     study = world.plan.studies[STUDY]
     traces = {json.dumps(line["hp"]): line for line in list(record(world.plan, study))[1:]}
     for trial in study.trials:
@@ -52,8 +50,7 @@ def test_a_trial_that_failed_ends_with_null() -> None:
 
 
 def test_the_command_line_records_traces_from_a_log() -> None:
-    world = simulator(spec(RANDOM))
-    world.run()
+    world = run_simulator(spec(RANDOM))
     log = "".join(
         lines(StoredEvent(number, "plan", number, event, 0.0) for number, event in enumerate(world.events, 1))
     )

@@ -55,6 +55,28 @@ def test_top_third_in_full() -> None:
     assert table.ask() is None  # no promotion from the top rung
 
 
+def test_higher_rungs_come_first_and_a_wait_can_end_later() -> None:
+    """eta 2: trial 1 is passed over, and goes up when more results make the top half wider."""
+    table = Table(THREE | {"reduction_factor": 2, "max_steps": 4})
+    for _ in range(9):
+        table.ask()
+    table.result(0, 0.1)
+    table.result(1, 0.2)
+    assert next_action(table) == ("promote", 0)
+    assert next_action(table) is None
+    table.result(2, 0.9)
+    table.result(3, 0.05)
+    assert next_action(table) == ("promote", 3)
+    table.result(0, 0.1)
+    table.result(3, 0.2)
+    table.result(4, 0.8)
+    table.result(5, 0.7)
+    assert next_action(table) == ("promote", 0)  # rung 1 to 2 before anything below
+    assert table.steps[0] == 4
+    assert next_action(table) == ("promote", 1)
+    assert next_action(table) is None
+
+
 def test_a_cancelled_trial_does_not_count_unless_it_went_up() -> None:
     table = Table(THREE)
     for _ in range(9):
@@ -195,12 +217,3 @@ def test_sha_waits_for_the_whole_rung() -> None:
     table.fail(0)
     action = table.ask()
     assert action == Extend(trial=1, steps=9, reason={"rung": 2, "rank": 1, "cut": 1, "of": 3, "loss": 0.5})
-
-
-def test_a_trial_that_another_study_trained_is_promoted_like_any_other() -> None:
-    """A result that is there at once comes between two actions."""
-    table = Table(THREE)
-    for trial in range(3):
-        assert next_action(table) == ("start", trial)
-        table.result(trial, 1.0 - trial / 10)
-    assert next_action(table) == ("promote", 2)

@@ -16,7 +16,7 @@ from app.service.views.progress import ending_text
 from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from tests.scheduler.scenes import Scene
-from tests.tuners.worlds import STUDY, numbered_events, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, numbered_events, run_simulator, simulator, spec, stragglers
 
 LADDER = {"lr": {"family": "wsd", "peak": 1, "warmup": 2, "decay": 3}, "max_steps": [10, 20, 40]}
 GRID = {"kind": "grid"}
@@ -24,9 +24,7 @@ UNIQUE = 38 + 3 * 2  # the trunk, and of each cooldown all but its first step, w
 
 
 def ladder(slots: int = 2, **fields: Any) -> Simulator:
-    world = simulator(spec(GRID, space=LADDER, **fields), slots=slots, seconds=stragglers(1))
-    world.run()
-    return world
+    return run_simulator(spec(GRID, space=LADDER, **fields), slots=slots, seconds=stragglers(1))
 
 
 @pytest.mark.slow
@@ -108,8 +106,7 @@ def test_seconds_of_slots_are_up_though_nothing_happens() -> None:
 
 def test_a_reopened_study_continues_without_its_budget() -> None:
     tuner = {"kind": "random", "num_trials": 4, "max_steps": 5}
-    world = simulator(spec(tuner, max_total_steps=7), slots=1)
-    world.run()
+    world = run_simulator(spec(tuner, max_total_steps=7), slots=1)
     assert ending_text(world.plan.studies[STUDY]) == "max_total_steps are used up: 7 steps"
     world.give(c.ReopenStudy(study=STUDY, trials=6, at=world.now))
     world.run()

@@ -28,7 +28,7 @@ from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners.rung_values import CooldownValue
 from tests.plans import max_examples
 from tests.properties.test_naive_tuners import Decision, Naive, asha, hyperband, sha
-from tests.tuners.worlds import STUDY, Table, numbered_events, simulator, spec, unlucky
+from tests.tuners.worlds import STUDY, Table, numbered_events, run_simulator, simulator, spec, unlucky
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 10, "max_steps": 90, "reduction_factor": 3}
 COOLED = ASHA | {"rung_value": {"cooldown": 0.1}}
@@ -219,8 +219,7 @@ SHA = COOLED | {"kind": "sha", "sampler": "grid"}
 
 
 def ran() -> Any:
-    world = simulator(spec(SHA, space=FLAT), measure=annealed_loss, slots=2)
-    world.run()
+    world = run_simulator(spec(SHA, space=FLAT), measure=annealed_loss, slots=2)
     return world.plan, world.plan.studies[STUDY]
 
 
@@ -259,8 +258,7 @@ def test_the_steps_of_cooldowns_are_counted() -> None:
 
 @pytest.mark.parametrize("repeats", [3, {"seeds": 3, "from": "branch"}])
 def test_repeats_of_a_cooldown_go_on_from_those_of_its_trunk(repeats: Any) -> None:
-    world = simulator(spec(SHA, space=FLAT, repeats=repeats), slots=2)
-    world.run()
+    world = run_simulator(spec(SHA, space=FLAT, repeats=repeats), slots=2)
     study = world.plan.studies[STUDY]
     assert study.state == "completed" and study.executed == study.unique
     assert replay(numbered_events(world.events), STUDY).identical
@@ -276,11 +274,9 @@ def test_equal_trunks_share_their_cooldowns() -> None:
 
 def test_a_sampler_learns_the_value_of_the_cooldown_and_draws_no_configuration_for_it() -> None:
     for sampler in ("random", "sobol"):
-        world = simulator(spec(COOLED | {"sampler": sampler}), slots=2)
-        world.run()
+        world = run_simulator(spec(COOLED | {"sampler": sampler}), slots=2)
         study = world.plan.studies[STUDY]
-        plain = simulator(spec(ASHA | {"sampler": sampler}), slots=2)
-        plain.run()
+        plain = run_simulator(spec(ASHA | {"sampler": sampler}), slots=2)
         assert configurations(study) == configurations(plain.plan.studies[STUDY])
 
 

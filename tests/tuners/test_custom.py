@@ -22,7 +22,7 @@ from app.search.replay import replay
 from app.search.tuners.base import REGISTERED, pin_version
 from app.simulation.tuner_suite import CHECKS, check
 from stagetree.spec import SpecError, StudySpec
-from tests.tuners.worlds import STUDY, numbered_events, simulator
+from tests.tuners.worlds import STUDY, numbered_events, run_simulator
 
 PAGE = {block.file: block.text for block in blocks(DOCS / "tuners" / "writing.md") if block.file}
 BASE = "from app.search.tuners import *\nfrom random import random\n"
@@ -60,8 +60,7 @@ def test_the_study_of_the_page_is_run_by_it_and_replayed(halving: str) -> None:
     given = StudySpec.from_dict(yaml.safe_load(PAGE["one-halving.yaml"]) | {"metric": "loss", "mode": "min"})
     stamped = pin_version(given.to_json())
     assert stamped["tuner"]["version"] == version
-    world = simulator(StudySpec.from_dict(stamped), slots=2)
-    world.run()
+    world = run_simulator(StudySpec.from_dict(stamped), slots=2)
     study = world.plan.studies[STUDY]
     assert (study.state, [trial.steps for trial in study.trials].count(20)) == ("completed", 3)
     assert replay(numbered_events(world.events), STUDY).identical
@@ -75,8 +74,7 @@ def test_the_policy_of_hyperdrive_passes_the_suite_and_goes_by_its_labels(tmp_pa
     register([path])
     tuner = {"kind": "custom", "name": "leader-first", "args": {"trials": 5}}
     fields = yaml.safe_load(PAGE["one-halving.yaml"]) | {"metric": "loss", "mode": "min", "tuner": tuner}
-    world = simulator(StudySpec.from_dict(pin_version(StudySpec.from_dict(fields).to_json())), slots=1)
-    world.run()
+    world = run_simulator(StudySpec.from_dict(pin_version(StudySpec.from_dict(fields).to_json())), slots=1)
     study, waiting = world.plan.studies[STUDY], dict[int, float]()
     assert {trial.steps for trial in study.trials} == {10}
     for event in study.history:
@@ -97,8 +95,7 @@ def test_a_study_continues_only_with_its_own_version(halving: str, name: str) ->
         pin_version(StudySpec.from_dict(fields).to_json())
     register([halving])
     other = StudySpec.from_dict({**fields, "tuner": {**fields["tuner"], "version": "another"}})
-    world = simulator(other)
-    world.run()
+    world = run_simulator(other)
     assert world.plan.studies[STUDY].is_running, "it waits for a server that has its tuner"
     assert "which is the one that this server has, got another" in world.scheduler.problems()[STUDY]
 

@@ -19,7 +19,7 @@ from app.simulation.simulator import Simulator
 from app.simulation.what_if import what_if
 from tests.scheduler.scenes import Scene
 from tests.tuners.test_every_tuner import EVERY, SEEDS, check, run, study_of, tuner_property
-from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, run_simulator, simulator, spec
 
 ONE_BY_ONE = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 2}
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -36,9 +36,7 @@ LOSSES = (0.5, 0.4, 0.4, 0.6, 0.3, 0.2, 0.7, 0.7, 0.7)
 def simulate(*losses: float, **fields: Any) -> Simulator:
     """Nine trials, whose results are these losses, in their order."""
     left = iter(losses or LOSSES)
-    world = simulator(spec(ONE_BY_ONE, **fields), slots=1, measure=lambda node, step: {"loss": next(left)})
-    world.run()
-    return world
+    return run_simulator(spec(ONE_BY_ONE, **fields), slots=1, measure=lambda node, step: {"loss": next(left)})
 
 
 def results(world: Simulator) -> list[float]:
@@ -84,8 +82,7 @@ def test_patience_compares_results_of_the_same_step(seed: int) -> None:
     chance = random.Random(seed)
     worth = defaultdict[str, float](lambda: chance.uniform(0, 0.2))
     asha = {"kind": "asha", "num_trials": 81, "min_steps": 1, "max_steps": 81, "eta": 3}
-    world = simulator(spec(asha, patience=20), measure=lambda node, step: {"loss": 1 / step + worth[node.id]})
-    world.run()
+    world = run_simulator(spec(asha, patience=20), measure=lambda node, step: {"loss": 1 / step + worth[node.id]})
     best, since = dict[int, float](), 0
     for line in world.plan.studies[STUDY].history:
         if line.kind == "result":
@@ -144,8 +141,7 @@ def test_a_reopened_study_continues_without_its_limit() -> None:
 def test_results_of_another_study_count_one_by_one() -> None:
     """A grid asks for all of it at once. Where the results exist already, it ends with the one that ends it."""
     tuner, space = {"kind": "grid", "max_steps": 2}, {"lr": [number / 10 for number in range(1, 13)]}
-    world = simulator(spec(tuner, space=space), slots=1, name=StudyId("before"))
-    world.run()
+    world = run_simulator(spec(tuner, space=space), slots=1, name=StudyId("before"))
     world.submit(STUDY, spec(tuner, space=space, patience=2).to_json())
     world.run()
     study = world.plan.studies[STUDY]

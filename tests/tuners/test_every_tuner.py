@@ -23,29 +23,37 @@ from app.simulation.preview import preview
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
 from tests.plans import max_examples
-from tests.tuners.worlds import SHARING, SPACE, STUDY, faults, losses, numbered_events, simulator, spec, stragglers
+from tests.tuners.worlds import (
+    SHARING,
+    SPACE,
+    STUDY,
+    faults,
+    losses,
+    numbered_events,
+    run_simulator,
+    simulator,
+    spec,
+    stragglers,
+)
 
 pytestmark = pytest.mark.slow
 
+ASHA: dict[str, Any] = {"kind": "asha", "num_trials": 24, "min_steps": 1, "max_steps": 16}
+HALVING: dict[str, Any] = ASHA | {"eta": 2}
+SHORT: dict[str, Any] = {"kind": "asha", "num_trials": 14, "min_steps": 2, "max_steps": 8, "type": "stopping"}
+SHA: dict[str, Any] = {"kind": "sha", "num_trials": 8, "min_steps": 2, "max_steps": 11, "reduction_factor": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "grid": {"kind": "grid", "max_steps": 6},
     "random": {"kind": "random", "num_trials": 9, "max_steps": 6},
     "sha": {"kind": "sha", "num_trials": 17, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
-    "sha: uneven top rung": {"kind": "sha", "num_trials": 8, "min_steps": 2, "max_steps": 11, "reduction_factor": 2},
-    "asha": {"kind": "asha", "num_trials": 24, "min_steps": 1, "max_steps": 16, "reduction_factor": 2},
+    "sha: uneven top rung": SHA,
+    "asha": ASHA | {"reduction_factor": 2},
     "asha: one rung": {"kind": "asha", "num_trials": 5, "min_steps": 6, "max_steps": 6},
     "asha: fewer trials than eta": {"kind": "asha", "num_trials": 3, "min_steps": 1, "max_steps": 16},
     "asha: endless": {"kind": "asha", "num_trials": 20, "min_steps": 1, "reduction_factor": 3},
-    "asha: stopping": {"kind": "asha", "type": "stopping", "num_trials": 24, "min_steps": 1, "max_steps": 16, "eta": 2},
-    "asha: predicted": {
-        "kind": "asha",
-        "num_trials": 20,
-        "min_steps": 1,
-        "max_steps": 16,
-        "eta": 2,
-        "promote_by": "predicted",
-    },
-    "asha: drawn": {"kind": "asha", "num_trials": 24, "min_steps": 1, "max_steps": 16, "eta": 2, "ties": "seed"},
+    "asha: stopping": HALVING | {"type": "stopping"},
+    "asha: predicted": HALVING | {"num_trials": 20, "promote_by": "predicted"},
+    "asha: drawn": HALVING | {"ties": "seed"},
     "sha: drawn": {"kind": "sha", "num_trials": 17, "min_steps": 1, "max_steps": 9, "eta": 3, "ties": "seed"},
     "hyperband": {"kind": "hyperband", "min_steps": 1, "max_steps": 9},
     "hyperband: uneven": {"kind": "hyperband", "min_steps": 1, "max_steps": 10, "brackets": 2},
@@ -54,64 +62,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "hyperband: loops": {"kind": "hyperband", "min_steps": 1, "max_steps": 9, "loops": 2},
     "median": {"kind": "median", "num_trials": 14, "max_steps": 11, "interval": 3, "min_steps": 4},
     "bandit": {"kind": "bandit", "num_trials": 14, "max_steps": 11, "interval": 3, "epsilon": 0.3},
-    "asha: finished": {
-        "kind": "asha",
-        "num_trials": 24,
-        "min_steps": 1,
-        "max_steps": 16,
-        "finish_best": 2,
-        "distinct": True,
-    },
-    "asha: cooled": {
-        "kind": "asha",
-        "num_trials": 14,
-        "min_steps": 2,
-        "max_steps": 11,
-        "eta": 2,
-        "finish_best": 2,
-        "rung_value": {"cooldown": 0.3},
-    },
-    "sha: cooled": {
-        "kind": "sha",
-        "num_trials": 8,
-        "min_steps": 2,
-        "max_steps": 11,
-        "reduction_factor": 2,
-        "rung_value": {"cooldown": 3, "shape": "sqrt", "final": 0.001},
-    },
-    "asha: stopping, cooled": {
-        "kind": "asha",
-        "type": "stopping",
-        "num_trials": 14,
-        "min_steps": 2,
-        "max_steps": 8,
-        "rung_value": {"cooldown": 0.5},
-    },
-    "asha: merged": {
-        "kind": "asha",
-        "num_trials": 14,
-        "min_steps": 3,
-        "max_steps": 12,
-        "eta": 2,
-        "finish_best": 2,
-        "rung_value": {"merge": 3, "window": 0.3, "weights": {"decay": "sqrt"}},
-    },
-    "sha: merged": {
-        "kind": "sha",
-        "num_trials": 8,
-        "min_steps": 2,
-        "max_steps": 11,
-        "reduction_factor": 2,
-        "rung_value": {"merge": 2},
-    },
-    "asha: stopping, merged": {
-        "kind": "asha",
-        "type": "stopping",
-        "num_trials": 14,
-        "min_steps": 2,
-        "max_steps": 8,
-        "rung_value": {"merge": 2, "window": 1, "weights": "linear"},
-    },
+    "asha: finished": ASHA | {"finish_best": 2, "distinct": True},
+    "asha: cooled": HALVING
+    | {"num_trials": 14, "min_steps": 2, "max_steps": 11, "finish_best": 2, "rung_value": {"cooldown": 0.3}},
+    "sha: cooled": SHA | {"rung_value": {"cooldown": 3, "shape": "sqrt", "final": 0.001}},
+    "asha: stopping, cooled": SHORT | {"rung_value": {"cooldown": 0.5}},
+    "asha: merged": HALVING
+    | {"num_trials": 14, "min_steps": 3, "max_steps": 12, "finish_best": 2}
+    | {"rung_value": {"merge": 3, "window": 0.3, "weights": {"decay": "sqrt"}}},
+    "sha: merged": SHA | {"rung_value": {"merge": 2}},
+    "asha: stopping, merged": SHORT | {"rung_value": {"merge": 2, "window": 1, "weights": "linear"}},
     "median: finished": {"kind": "median", "num_trials": 14, "max_steps": 11, "interval": 3, "finish_best": 2},
     "early_term": {"kind": "early_term", "num_trials": 14, "max_steps": 11, "boundary": 3, "delta": 0.2},
     "pop": {"kind": "pop", "num_trials": 14, "max_steps": 11, "boundary": 2, "lower_bound": 0.02},
@@ -152,9 +112,7 @@ def run(
 ) -> Simulator:
     """The study from beginning to end, with stages that end in any order."""
     made_up = {"measure": losses(seed, nans=nans, digits=1), "seconds": stragglers(seed)}
-    world = simulator(study, slots=slots, faults=faults(seed, **luck), keep_every=keep_every, **made_up)
-    world.run()
-    return world
+    return run_simulator(study, slots=slots, faults=faults(seed, **luck), keep_every=keep_every, **made_up)
 
 
 def check(world: Simulator, tuner: dict[str, Any], name: StudyId = STUDY) -> Study:

@@ -15,7 +15,7 @@ from app.search.replay import replay
 from app.simulation.preview import preview
 from stagetree.spec import SpecError
 from tests.plans import max_examples
-from tests.tuners.worlds import STUDY, losses, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, losses, numbered_events, run_simulator, simulator, spec
 
 MOST = 20
 KINDS: dict[str, dict[str, Any]] = {
@@ -40,8 +40,7 @@ def finish_reasons(study: Study) -> dict[int, Any]:
 @max_examples(10)
 @given(seed=st.integers(0, 10**6), most=st.integers(1, 4), slots=st.sampled_from([1, 3]))
 def test_the_best_are_trained_to_the_end(tuner: dict[str, Any], seed: int, most: int, slots: int) -> None:
-    world = simulator(spec(tuner | {"max_steps": MOST, "finish_best": most}), slots=slots, measure=losses(seed))
-    world.run()
+    world = run_simulator(spec(tuner | {"max_steps": MOST, "finish_best": most}), slots=slots, measure=losses(seed))
     study = world.plan.studies[STUDY]
     assert study.state == "completed"
     sent = finish_reasons(study)
@@ -65,8 +64,7 @@ def test_finishing_changes_nothing_before_the_end(tuner: dict[str, Any], seed: i
     """On one slot, the tuner decides as without it; but some trials are stopped later, or not."""
 
     def decisions(fields: dict[str, Any]) -> list[Any]:
-        world = simulator(spec(tuner | {"max_steps": MOST} | fields), slots=1, measure=losses(seed))
-        world.run()
+        world = run_simulator(spec(tuner | {"max_steps": MOST} | fields), slots=1, measure=losses(seed))
         history = world.plan.studies[STUDY].history
         return [
             (x.kind, x.trial, x.steps) for x in history if x.kind in ("start", "promote") and "finish" not in x.reason
@@ -95,8 +93,7 @@ def test_finishing_works_with_failed_and_cancelled_trials(tuner: dict[str, Any],
 
 @pytest.mark.parametrize("kind", ["asha", "async_hyperband", "median", "bandit", "asha: brackets"])
 def test_a_reopened_study_finishes_the_best_again(kind: str) -> None:
-    world = simulator(spec(KINDS[kind] | {"max_steps": MOST, "finish_best": 1}), slots=2, measure=losses(1))
-    world.run()
+    world = run_simulator(spec(KINDS[kind] | {"max_steps": MOST, "finish_best": 1}), slots=2, measure=losses(1))
     world.give(c.ReopenStudy(study=STUDY, trials=40, at=0.0))
     world.run()
     study = world.plan.studies[STUDY]
@@ -114,8 +111,7 @@ def test_by_the_best_result_where_the_study_says_so() -> None:
     tuner = {"kind": "asha", "num_trials": 6, "min_steps": 1, "max_steps": 100, "eta": 3, "finish_best": 1}
     for value, winner in (("last", 1), ("best", 0)):
         study = spec(tuner | {"sampler": "grid"}, space={"x": [0, 1, 2, 3, 4, 5]}, value=value)
-        world = simulator(study, slots=1, measure=measure)
-        world.run()
+        world = run_simulator(study, slots=1, measure=measure)
         assert list(finish_reasons(world.plan.studies[STUDY])) == [winner]
 
 
@@ -124,9 +120,7 @@ def test_it_is_counted_in_the_preview_and_said_of_the_trial() -> None:
     without, two = (preview(spec(tuner | more), slots=1) for more in ({}, {"finish_best": 2}))
     assert without["critical_path_steps"] == 9 and two["critical_path_steps"] == 100
     assert two["requested"] == without["requested"] + 91 + 97
-    world = simulator(spec(tuner | {"finish_best": 2}), slots=1)
-    world.run()
-    study = world.plan.studies[STUDY]
+    study = run_simulator(spec(tuner | {"finish_best": 2}), slots=1).plan.studies[STUDY]
     [said, *_] = [
         state_text(study, study.trials[number], "completed", build_leaderboard(study))
         for number in finish_reasons(study)

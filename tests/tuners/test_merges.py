@@ -26,7 +26,7 @@ from stagetree.sequences.merging import merge_weights, merged_states, merged_ste
 from stagetree.spec import SpecError, StudySpec
 from stagetree.spec.tuners import AshaTuner
 from stagetree.spec.tuners.rung_values import MergeValue
-from tests.tuners.worlds import STUDY, Table, faults, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, Table, faults, numbered_events, run_simulator, simulator, spec
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 10, "max_steps": 90, "reduction_factor": 3}
 MERGED = ASHA | {"rung_value": {"merge": 3}}
@@ -104,8 +104,7 @@ def smoothed_loss(node: Node, step: int) -> dict[str, float | None]:
 
 
 def ran(tuner: dict[str, Any] = SHA, **fields: Any) -> Any:
-    world = simulator(spec(tuner, space=FLAT, **fields), measure=smoothed_loss, slots=2)
-    world.run()
+    world = run_simulator(spec(tuner, space=FLAT, **fields), measure=smoothed_loss, slots=2)
     return world, world.plan.studies[STUDY]
 
 
@@ -121,8 +120,7 @@ def test_the_best_mean_wins_though_its_states_are_the_worst_and_it_is_kept() -> 
 @pytest.mark.parametrize("repeats", [1, 3, {"seeds": 3, "from": "branch"}])
 def test_no_step_is_trained_for_them_and_each_decision_is_derived_again(kind: str, repeats: Any) -> None:
     world, study = ran(SHA | {"kind": kind}, repeats=repeats)
-    plain = simulator(spec(ASHA | {"kind": kind, "sampler": "grid"}, space=FLAT, repeats=repeats))
-    plain.run()
+    plain = run_simulator(spec(ASHA | {"kind": kind, "sampler": "grid"}, space=FLAT, repeats=repeats))
     assert study.state == "completed" and study.executed == study.unique
     rungs = [trial.steps for trial in study.trials if trial.merge_of is None]
     assert study.executed == sum(rungs) * (1 if repeats == 1 else 3)
@@ -155,6 +153,7 @@ def test_equal_trials_of_two_studies_share_their_means() -> None:
     }
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), slots=st.integers(1, 3))
 def test_states_stay_until_their_mean_is_computed_under_losses(seed: int, slots: int) -> None:
     """A state is not released before its mean is computed. A lost state is trained again, to the same value."""

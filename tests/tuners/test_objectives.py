@@ -25,19 +25,12 @@ from app.service.views import documents
 from stagetree.sequences import SequenceError
 from stagetree.space.constraints import read_constraint
 from stagetree.spec import SpecError, StudySpec
-from tests.tuners.worlds import SPACE, STUDY, numbered_events, simulator, spec
+from tests.tuners.worlds import SPACE, STUDY, numbered_events, run_simulator, spec
 
 RUNGS: dict[str, dict[str, Any]] = {
     "sha": {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
     "asha": {"kind": "asha", "num_trials": 14, "min_steps": 1, "max_steps": 9, "reduction_factor": 2},
-    "brackets": {
-        "kind": "asha",
-        "num_trials": 14,
-        "min_steps": 1,
-        "max_steps": 9,
-        "reduction_factor": 3,
-        "brackets": 2,
-    },
+    "brackets": {"kind": "asha", "num_trials": 14, "min_steps": 1, "max_steps": 9, "eta": 3, "brackets": 2},
     "hyperband": {"kind": "hyperband", "max_steps": 9, "reduction_factor": 3},
     "async_hyperband": {"kind": "async_hyperband", "num_trials": 14, "max_steps": 16},
 }
@@ -143,8 +136,7 @@ def test_one_metric_is_in_the_order_of_the_best(scored: list[Scored]) -> None:
 
 def history(tuner: dict[str, Any], **fields: Any) -> list[tuple[Any, ...]]:
     """Starts, promotions and evaluations, in the order of the log."""
-    world = simulator(spec(tuner, **fields), measure=measure)
-    world.run()
+    world = run_simulator(spec(tuner, **fields), measure=measure)
     return [(line.kind, line.trial, line.steps) for line in world.plan.studies[STUDY].history]
 
 
@@ -159,8 +151,7 @@ def test_a_constraint_that_all_keep_to_changes_no_promotion(kind: str) -> None:
 @pytest.mark.parametrize("kind", RUNGS)
 def test_decisions_on_several_metrics_and_constraints_can_be_derived_again(kind: str) -> None:
     tuner = RUNGS[kind] | {"finish_best": 2}
-    world = simulator(spec(tuner, metrics=TWO, constraints=["memory_gb <= 70"]), measure=measure)
-    world.run()
+    world = run_simulator(spec(tuner, metrics=TWO, constraints=["memory_gb <= 70"]), measure=measure)
     study = world.plan.studies[STUDY]
     assert study.state == "completed"
     assert replay(numbered_events(world.events), STUDY).identical
@@ -177,17 +168,8 @@ def test_decisions_on_several_metrics_and_constraints_can_be_derived_again(kind:
 def test_of_a_rung_the_front_goes_up_spread_and_what_breaks_a_constraint_last() -> None:
     """Nine trials, three are promoted: both ends of the front, and the trial furthest from them."""
     tuner = {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}
-    rows = [
-        (0.9, 0.1),
-        (0.5, 0.5),
-        (0.52, 0.48),
-        (0.1, 0.9),
-        (0.95, 0.95),
-        (0.0, 0.0),
-        (0.6, 0.6),
-        (0.7, 0.7),
-        (0.8, 0.8),
-    ]
+    rows = [(0.9, 0.1), (0.5, 0.5), (0.52, 0.48), (0.1, 0.9), (0.95, 0.95), (0.0, 0.0)]
+    rows += [(0.6, 0.6), (0.7, 0.7), (0.8, 0.8)]
 
     def table(node: Node, step: int) -> e.Metrics:
         loss, time = rows[round(node.segment.values(0)["lr"])]
@@ -199,8 +181,7 @@ def test_of_a_rung_the_front_goes_up_spread_and_what_breaks_a_constraint_last() 
         metrics=[{"name": "loss", "mode": "min"}, {"name": "time", "mode": "min"}],
         constraints=["memory_gb <= 70"],
     )
-    world = simulator(study, measure=table)
-    world.run()
+    world = run_simulator(study, measure=table)
     promoted = [line.trial for line in world.plan.studies[STUDY].history if line.kind == TrialEventKind.PROMOTE]
     assert promoted == [3, 0, 1]
     board = build_leaderboard(world.plan.studies[STUDY])
@@ -209,8 +190,7 @@ def test_of_a_rung_the_front_goes_up_spread_and_what_breaks_a_constraint_last() 
 
 def test_a_trial_that_does_not_report_what_a_constraint_needs_fails_and_says_so() -> None:
     study = spec({"kind": "grid", "max_steps": 1}, space={"lr": [0.1]}, constraints=["gigabytes <= 70"])
-    world = simulator(study, measure=measure)
-    world.run()
+    world = run_simulator(study, measure=measure)
     assert "gigabytes" in world.plan.studies[STUDY].trials[0].error["error"]
 
 
@@ -219,8 +199,7 @@ def test_a_result_that_breaks_a_constraint_reaches_no_target() -> None:
     fields: dict[str, Any] = {"space": {"lr": [0.1, 0.2, 0.3]}, "target": 100.0}
     ended = {}
     for bound in (0, 100):
-        world = simulator(spec(tuner, constraints=[f"memory_gb <= {bound}"], **fields), measure=measure, slots=1)
-        world.run()
+        world = run_simulator(spec(tuner, constraints=[f"memory_gb <= {bound}"], **fields), measure=measure, slots=1)
         ended[bound] = world.plan.studies[STUDY].ending.get("by")
     assert ended == {0: None, 100: "target"}
 
@@ -297,8 +276,7 @@ def test_a_study_of_one_metric_is_the_same_however_it_is_written() -> None:
 
 
 def test_the_front_is_in_the_answers() -> None:
-    world = simulator(spec(RUNGS["asha"], metrics=TWO, constraints=["memory_gb <= 70"]), measure=measure)
-    world.run()
+    world = run_simulator(spec(RUNGS["asha"], metrics=TWO, constraints=["memory_gb <= 70"]), measure=measure)
     answer = documents.study(world.plan, STUDY, now=0.0)
     front = [best.trial for best in answer.front]
     assert sorted(front) == [trial.trial for trial in answer.trials if trial.front]
@@ -307,6 +285,5 @@ def test_the_front_is_in_the_answers() -> None:
     assert any(marks.values()) and all(best.exactness == marks[best.trial] for best in answer.front)
     assert all(best.violation == 0 and set(best.metrics) == {"loss", "speed", "memory_gb"} for best in answer.front)
     assert any(trial.violation for trial in answer.trials)
-    plain = simulator(spec(RUNGS["asha"]), measure=measure)
-    plain.run()
+    plain = run_simulator(spec(RUNGS["asha"]), measure=measure)
     assert "front" not in documents.study(plain.plan, STUDY, now=0.0).to_json()

@@ -13,15 +13,13 @@ from app.search.tuners.sha import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
 from stagetree.spec.tuners.halving import bracket_sizes, rung_steps
-from tests.tuners.worlds import STUDY, simulator, spec, trials_at
+from tests.tuners.worlds import STUDY, run_simulator, simulator, spec, trials_at
 
 FIGURE_1 = {"num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3}
 
 
 def simulate(study: StudySpec, **options: Any) -> Study:
-    world = simulator(study, **options)
-    world.run()
-    return world.plan.studies[STUDY]
+    return run_simulator(study, **options).plan.studies[STUDY]
 
 
 def tuner(kind: str, **fields: Any) -> Any:
@@ -30,12 +28,7 @@ def tuner(kind: str, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["sha", "asha"])
 @pytest.mark.parametrize(
-    ("bracket", "table"),
-    [
-        (0, [(9, 1, 9), (3, 3, 9), (1, 9, 9)]),
-        (1, [(9, 3, 27), (3, 9, 27)]),
-        (2, [(9, 9, 81)]),
-    ],
+    ("bracket", "table"), [(0, [(9, 1, 9), (3, 3, 9), (1, 9, 9)]), (1, [(9, 3, 27), (3, 9, 27)]), (2, [(9, 9, 81)])]
 )
 def test_figure_1(kind: str, bracket: int, table: list[tuple[int, int, int]]) -> None:
     """n = 9, r = 1, R = 9, eta = 3: rung by rung n_i, r_i and the total budget n_i * r_i, for each bracket s.
@@ -138,8 +131,7 @@ def test_no_bracket_loses_a_trial_when_there_are_more(rungs: int, eta: int, brac
 
 def test_a_reopened_async_hyperband_starts_as_many_as_it_is_told() -> None:
     tuner = {"kind": "async_hyperband", "num_trials": 6, "max_steps": 27, "min_steps": 1, "eta": 3, "brackets": 4}
-    world = simulator(spec(tuner))
-    world.run()
+    world = run_simulator(spec(tuner))
     world.give(c.ReopenStudy(study=STUDY, trials=7, at=0.0))
     world.run()
     assert len(world.plan.studies[STUDY].trials) == 7
@@ -158,9 +150,7 @@ def test_asha_in_brackets_is_asynchronous_hyperband() -> None:
 
 def test_hyperband_can_be_looped() -> None:
     once = simulate(spec({"kind": "hyperband", "max_steps": 9}), slots=7)
-    world = simulator(spec({"kind": "hyperband", "max_steps": 9, "loops": 2}), slots=7)
-    world.run()
-    twice = world.plan.studies[STUDY]
+    twice = run_simulator(spec({"kind": "hyperband", "max_steps": 9, "loops": 2}), slots=7).plan.studies[STUDY]
     assert len(twice.trials) == 2 * len(once.trials)
     half = len(once.history)
     assert twice.history[:half] == once.history, "the second loop begins when the first is over"
@@ -170,14 +160,8 @@ def test_hyperband_can_be_looped() -> None:
 @pytest.mark.parametrize("fields", [{"sampler": "random"}, {"sampler": "sobol"}, {"sampler": "halton"}])
 @pytest.mark.parametrize("kind", ["sha", "asha", "hyperband", "pbt", "random"])
 def test_a_sampling_seed_draws_and_no_other(kind: str, fields: dict[str, Any]) -> None:
-    sizes = {
-        "num_trials": 9,
-        "population_size": 4,
-        "min_steps": 1,
-        "max_steps": 9,
-        "ready_steps": 3,
-        "reduction_factor": 3,
-    }
+    sizes = {"num_trials": 9, "population_size": 4, "min_steps": 1, "max_steps": 9, "ready_steps": 3}
+    sizes |= {"reduction_factor": 3}
     known = set(KINDS[kind].model_fields)
 
     def configurations(seed: int, sampling_seed: int | None) -> list[Any]:

@@ -19,7 +19,7 @@ from stagetree.sequences import parse
 from stagetree.space import read_entry
 from stagetree.spec.tuners import PbtTuner
 from tests.strategies import sequences
-from tests.tuners.worlds import SPACE, STUDY, Table, losses, numbered_events, simulator, spec, stragglers
+from tests.tuners.worlds import SPACE, STUDY, Table, losses, numbered_events, run_simulator, spec, stragglers
 
 TEN = {"kind": "pbt", "population_size": 10, "ready_steps": 5, "max_steps": 15}
 
@@ -102,16 +102,14 @@ def test_architectures_are_never_changed_and_never_copied_from_one_to_another() 
 
 def simulate(tuner: dict[str, Any], **fields: Any) -> Study:
     study = spec(tuner, **fields)
-    world = simulator(study, slots=4, measure=losses(2), seconds=stragglers(2))
-    world.run()
+    world = run_simulator(study, slots=4, measure=losses(2), seconds=stragglers(2))
     assert world.plan.studies[STUDY].state == "completed"
     return world.plan.studies[STUDY]
 
 
 def test_a_copy_shares_all_that_was_trained_and_says_what_it_changed() -> None:
     study = spec(TEN | {"max_steps": 25})
-    world = simulator(study, slots=4, measure=losses(3), seconds=stragglers(3))
-    world.run()
+    world = run_simulator(study, slots=4, measure=losses(3), seconds=stragglers(3))
     found = world.plan.studies[STUDY]
     assert found.executed == found.unique < found.requested
     copies = [trial for trial in found.trials if "exploits" in trial.reason]
@@ -157,8 +155,7 @@ def test_a_population_that_chance_does_not_like_begins_all_the_same() -> None:
 @pytest.mark.parametrize("populations", [1, 3])
 def test_another_population_begins_where_slots_would_be_idle(populations: int) -> None:
     tuner = {"kind": "pbt", "population_size": 4, "ready_steps": 3, "max_steps": 9, "populations": populations}
-    world = simulator(spec(tuner), slots=6, measure=losses(5), seconds=stragglers(5))
-    world.run()
+    world = run_simulator(spec(tuner), slots=6, measure=losses(5), seconds=stragglers(5))
     study = world.plan.studies[STUDY]
     drawn = [trial for trial in study.trials if "exploits" not in trial.reason]
     assert len(drawn) == 4 * populations
@@ -174,8 +171,7 @@ def test_another_population_begins_where_slots_would_be_idle(populations: int) -
 
 
 def test_a_population_can_follow_when_the_study_is_over() -> None:
-    world = simulator(spec(TEN), slots=4)
-    world.run()
+    world = run_simulator(spec(TEN), slots=4)
     world.give(c.ReopenStudy(study=STUDY, trials=2, at=0.0))
     world.run()
     study = world.plan.studies[STUDY]

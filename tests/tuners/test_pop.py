@@ -21,7 +21,7 @@ from app.search.tuners.pop import ORDERS
 from app.simulation.pace import Fault
 from app.simulation.simulator import Simulator
 from stagetree.spec import StudySpec
-from tests.tuners.worlds import STUDY, numbered_events, simulator, spec
+from tests.tuners.worlds import STUDY, numbered_events, run_simulator, simulator, spec
 
 POP = {"kind": "pop", "num_trials": 12, "max_steps": 20, "boundary": 2, "bounds": [0, 1]}
 ENDS = [round(0.3 + 0.05 * number, 2) for number in range(12)]
@@ -52,11 +52,7 @@ def wobbling(node: Node, step: int) -> e.Metrics:
 
 
 def play(
-    tuner: dict[str, Any],
-    *,
-    eval_every: int | None = None,
-    space: dict[str, Any] | None = None,
-    **options: Any,
+    tuner: dict[str, Any], *, eval_every: int | None = None, space: dict[str, Any] | None = None, **options: Any
 ) -> Simulator:
     """The study from beginning to end; checked, and replayed. Equal calls share one read-only result."""
     return _play_cached(json.dumps({**tuner, "sampler": "grid"}), eval_every, json.dumps(space or SPACE), **options)
@@ -73,8 +69,7 @@ def _play_cached(
     **options: Any,
 ) -> Simulator:
     asked = study(json.loads(tuner), eval_every=eval_every, space=json.loads(space))
-    world = simulator(asked, slots=slots, measure=measure, **options)
-    world.run()
+    world = run_simulator(asked, slots=slots, measure=measure, **options)
     check_replay(world)
     return world
 
@@ -159,17 +154,13 @@ def test_targets_in_turn() -> None:
 @pytest.mark.slow
 def test_a_target_of_the_study_is_aimed_at() -> None:
     """As a field of the study it goes with every tuner, and so it does with this one."""
-    world = simulator(study(POP, target=0.8), slots=4, measure=rising)
-    world.run()
-    found = check_replay(world)
+    found = check_replay(run_simulator(study(POP, target=0.8), slots=4, measure=rising))
     assert found.ending["by"] == "target" and best(found) >= 0.8
     assert {judgement["target"] for judgement in judgements(found)} == {0.8}
 
 
 def test_the_time_of_the_study_is_the_time_that_trials_have() -> None:
-    world = simulator(study(POP | {"target": 0.84}, max_time=6), slots=4, measure=rising)
-    world.run()
-    found = check_replay(world)
+    found = check_replay(run_simulator(study(POP | {"target": 0.84}, max_time=6), slots=4, measure=rising))
     assert found.ending["by"] == "max_time"
     for judgement in judgements(found):
         assert judgement["expected_seconds"] <= 6 - judgement["elapsed"]

@@ -31,10 +31,7 @@ class World:
     def __init__(self, seed: int, kinds: list[str], merge: bool) -> None:
         self.rng, self.seed = Random(seed), seed
         self.simulator = Simulator(
-            slots=self.rng.choice([1, 3, 9]),
-            measure=self.measure,
-            seconds=stragglers(seed),
-            keep_every=1,
+            slots=self.rng.choice([1, 3, 9]), measure=self.measure, seconds=stragglers(seed), keep_every=1
         )
         self.plan = self.simulator.plan
         for number, kind in enumerate(kinds):

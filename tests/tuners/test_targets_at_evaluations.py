@@ -18,7 +18,7 @@ from app.service.views.progress import ending_text
 from app.simulation.simulator import Simulator
 from stagetree.spec import SpecError, StudySpec
 from tests.plans import Story
-from tests.tuners.worlds import STUDY, losses, numbered_events, simulator, spec, stragglers
+from tests.tuners.worlds import STUDY, losses, numbered_events, run_simulator, spec, stragglers
 
 ASHA = {"kind": "asha", "num_trials": 9, "min_steps": 2, "max_steps": 18, "reduction_factor": 3}
 TUNERS = [ASHA, ASHA | {"type": "stopping"}, {"kind": "random", "num_trials": 5, "max_steps": 9}]
@@ -26,9 +26,7 @@ BY_EVALUATIONS: dict[str, Any] = {"value": "best", "eval_every": 1, "target_at":
 
 
 def simulate(tuner: dict[str, Any], seed: int, slots: int, **fields: Any) -> Simulator:
-    world = simulator(spec(tuner, **fields), slots=slots, measure=losses(seed), seconds=stragglers(seed))
-    world.run()
-    return world
+    return run_simulator(spec(tuner, **fields), slots=slots, measure=losses(seed), seconds=stragglers(seed))
 
 
 @given(tuner=st.sampled_from(TUNERS), seed=st.integers(0, 999), slots=st.integers(1, 4), target=st.floats(0.3, 1.5))

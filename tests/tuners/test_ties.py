@@ -20,7 +20,16 @@ from app.search.tuners.rungs import RungFronts, RungScores
 from app.service.views import documents
 from stagetree.spec import StudySpec
 from tests.plans import max_examples
-from tests.tuners.worlds import STUDY, Table, losses, numbered_events, promotions, simulator, spec, stragglers
+from tests.tuners.worlds import (
+    STUDY,
+    Table,
+    losses,
+    numbered_events,
+    promotions,
+    run_simulator,
+    spec,
+    stragglers,
+)
 
 HALVING: dict[str, dict[str, Any]] = {
     "sha": {"kind": "sha", "num_trials": 9, "min_steps": 1, "max_steps": 9, "reduction_factor": 3},
@@ -143,8 +152,7 @@ def test_without_ties_decisions_are_the_same(kind: str, values: list[int], seed:
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_decisions_with_drawn_ties_are_derived_again(kind: str, seed: int, slots: int) -> None:
     made_up = {"measure": losses(seed, digits=0), "seconds": stragglers(seed)}
-    world = simulator(spec(seeded_ties(HALVING[kind], seed)), slots=slots, **made_up)
-    world.run()
+    world = run_simulator(spec(seeded_ties(HALVING[kind], seed)), slots=slots, **made_up)
     study = world.plan.studies[STUDY]
     assert study.state == "completed" and replay(numbered_events(world.events), STUDY).identical
     assert any("drawn_among" in event.reason for event in study.history)
@@ -163,8 +171,7 @@ def test_the_far_corner_of_a_grid_is_reached_where_first_results_are_equal(kind:
 
     def finds_it(ties: str, seed: int) -> bool:
         tuner = HALVING[kind] | {"num_trials": 81, "sampler": "grid", "ties": ties, "sampling_seed": seed}
-        world = simulator(spec(tuner, space={"x": [*range(9)], "y": [*range(9)]}), measure=measure)
-        world.run()
+        world = run_simulator(spec(tuner, space={"x": [*range(9)], "y": [*range(9)]}), measure=measure)
         return any(event.metrics.get("loss") == 0.0 for event in world.plan.studies[STUDY].history)
 
     assert not finds_it("number", 0)
@@ -174,15 +181,13 @@ def test_the_far_corner_of_a_grid_is_reached_where_first_results_are_equal(kind:
 def test_a_study_on_record_without_the_field_breaks_ties_by_number() -> None:
     study = spec(HALVING["sha"])
     assert "ties" not in study.to_json()["tuner"]
-    world = simulator(study, measure=lambda node, step: {"loss": 1.0})
-    world.run()
+    world = run_simulator(study, measure=lambda node, step: {"loss": 1.0})
     assert promotions(world.plan.studies[STUDY]) == [(0, 3), (1, 3), (2, 3), (0, 9)]
     assert not any("drawn_among" in event.reason for event in world.plan.studies[STUDY].history)
 
 
 def test_what_was_drawn_is_recorded_shown_and_ranked_as_it_was_drawn() -> None:
-    world = simulator(spec(seeded_ties(HALVING["sha"], 7)), measure=lambda node, step: {"loss": 1.0})
-    world.run()
+    world = run_simulator(spec(seeded_ties(HALVING["sha"], 7)), measure=lambda node, step: {"loss": 1.0})
     study = world.plan.studies[STUDY]
     promoted = [event for event in study.history if event.kind == TrialEventKind.PROMOTE]
     assert [event.trial for event in promoted] == [1, 6, 2, 1]
@@ -200,8 +205,7 @@ def test_what_was_drawn_is_recorded_shown_and_ranked_as_it_was_drawn() -> None:
 @given(st.integers(0, 10**6))
 def test_the_leaderboard_has_the_order_of_the_tuner(kind: str, fields: dict[str, Any], seed: int) -> None:
     """The promoted trials of a whole rung are the first ones there."""
-    world = simulator(spec(seeded_ties(HALVING[kind], seed), **fields), slots=2, measure=losses(seed, digits=0))
-    world.run()
+    world = run_simulator(spec(seeded_ties(HALVING[kind], seed), **fields), slots=2, measure=losses(seed, digits=0))
     for rung in build_leaderboard(world.plan.studies[STUDY]).ladder():
         assert set(rung.best_first(1)[: len(rung.promoted)]) == rung.promoted
 
@@ -210,8 +214,7 @@ def test_the_leaderboard_has_the_order_of_the_tuner(kind: str, fields: dict[str,
 def test_results_are_tied_where_only_some_of_equal_ones_were_promoted(good: int, tied: int) -> None:
     """Three of nine are promoted: with three good ones, no chance is involved."""
     table = spec(seeded_ties(HALVING["sha"]) | {"sampler": "grid"}, space={"lr": [*range(9)]})
-    world = simulator(table, measure=lambda node, step: {"loss": float(node.segment.values(0)["lr"] >= good)})
-    world.run()
+    world = run_simulator(table, measure=lambda node, step: {"loss": float(node.segment.values(0)["lr"] >= good)})
     assert build_leaderboard(world.plan.studies[STUDY]).rungs[0, 0].count_tied() == tied
     assert documents.study(world.plan, STUDY, now=0.0).progress.rungs[0].tied == tied
 

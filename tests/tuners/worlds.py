@@ -43,6 +43,13 @@ def simulator(study: StudySpec, *, slots: int = 3, name: StudyId = STUDY, **opti
     return found
 
 
+def run_simulator(study: StudySpec, **options: Any) -> Simulator:
+    """The same, with the study at its end."""
+    world = simulator(study, **options)
+    world.run()
+    return world
+
+
 # --------------------------------------------------------------------------------------------------- results and luck
 
 
