@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -23,3 +24,5 @@ class Said:
 
 
 Stagetree = Callable[..., Said]
+Write = Callable[[Any], Path]
+"""Makes a study file with this in it."""

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from commandline import Said, Stagetree
 from stacks import Service
-from stores import still_store
 
 from app.cli import main
 
@@ -54,9 +53,3 @@ def write(tmp_path: Path) -> Callable[[Any], Path]:
         return path
 
     return file
-
-
-@pytest.fixture
-def make_store() -> Callable[..., str]:
-    """Make a store in a folder, with a submitted study that does not run; its id."""
-    return still_store

@@ -8,15 +8,16 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from commandline import Stagetree
+from commandline import Stagetree, Write
 from stacks import TOYS, Json, Service, wait_for
+from stores import still_store
 from toys import grid, trials
 
 from app.api.examples import STUDY
@@ -33,7 +34,6 @@ from stagetree import Client
 from stagetree.sinks.tensorboard import FILE
 from stagetree.text import saved_text
 
-Write = Callable[[Any], Path]
 RESULT = {"study", "state", "metric", "mode", "best", "trials", "steps", "merge_rate", "gpu_seconds", "wall_seconds"}
 
 
@@ -329,13 +329,6 @@ def test_printed_configurations_are_unchanged(stagetree: Stagetree, running_serv
     assert said.err == "stagetree: space.lr: cannot be changed: the configurations of a study are fixed\n"
 
 
-def test_version(stagetree: Stagetree) -> None:
-    assert stagetree("--version").out.startswith("stagetree ")
-    for help in ("-h", "--help"):
-        assert "Commands of a first week:" in stagetree(help).out
-        assert "Example:  stagetree trials last" in stagetree("trials", help).out
-
-
 def test_events(stagetree: Stagetree, running_server: Service, done: Json) -> None:
     said = stagetree("events", done["study"])
     assert said.out.splitlines()[0].split()[::2] == ["1", "StudySubmitted"]
@@ -438,10 +431,8 @@ def give_up(folder: Path, study: str) -> None:
     database.dispose()
 
 
-def test_an_ended_plan_is_archived_read_and_restored(
-    stagetree: Stagetree, make_store: Callable[..., str], tmp_path: Path
-) -> None:
-    study, store = make_store(tmp_path / "store"), ("--dir", tmp_path / "store")
+def test_an_ended_plan_is_archived_read_and_restored(stagetree: Stagetree, tmp_path: Path) -> None:
+    study, store = still_store(tmp_path / "store"), ("--dir", tmp_path / "store")
     refused = stagetree("archive", study, *store)
     assert refused.code == 1 and "has a study that is not over" in refused.err
     assert stagetree("archive", "--older-than", 0, *store).out == "0 plans archived: 0 events in 0 bytes\n"

@@ -27,9 +27,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         is_ready = self.path.endswith("readyz")
-        body = (
-            b'{"title": "Service Unavailable", "detail": "Not ready: slots: no slot is at work"}' if is_ready else b"{}"
-        )
+        body = NOT_READY if is_ready else b"{}"
         self.send_response_only(503 if is_ready else 200)
         self.send_header("Date", formatdate(time.time() + self.ahead, usegmt=True))
         self.send_header("Content-Type", "application/problem+json" if is_ready else "application/json")
@@ -44,7 +42,7 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

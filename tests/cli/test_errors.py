@@ -7,21 +7,18 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from commandline import Stagetree
+from commandline import Stagetree, Write
 from stacks import TOYS, Service
 from toys import grid, trials
 
 from app.cli.errors import CODES
 from app.embedded.machine import reserve
 
-Write = Callable[[Any], Path]
 RISING = {"lr": {"family": "multistep", "init": 0.1, "milestones": [20, 10], "gamma": 0.1}}
 WRONG = {
     "space.lr.family: must be one of constant, values, multistep": {"space": {"lr": {"family": "cosin", "init": 1}}},
@@ -34,28 +31,16 @@ WRONG = {
     "at least 1, got -3": {"tuner": {"kind": "grid", "max_steps": -3}},
     "mode: must be": {"mode": "best"},
 }
-FILES = {
-    "study.yaml:3: the file ends before a bracket that was opened is closed": "name: x\nspace: [1,\n",
-    "must be an object with the fields of a study, got 'words'": "words",
-    "is empty: a study has at least name, trainer, metric and mode": "",
-}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sentence", WRONG)
-@pytest.mark.parametrize("command", ["run", "preview", "submit"])
-def test_a_wrong_study(stagetree: Stagetree, write: Write, command: str, sentence: str) -> None:
-    said = stagetree(command, write(grid("wrong") | WRONG[sentence]))
-    assert (said.code, said.out) == (2, "")
-    assert sentence in said.err
-    assert all(line.startswith("stagetree: ") and "study.yaml" in line for line in said.err.splitlines())
-
-
-@pytest.mark.parametrize("sentence", FILES)
-def test_a_wrong_file(stagetree: Stagetree, write: Write, sentence: str) -> None:
-    said = stagetree("run", write(FILES[sentence]))
-    assert (said.code, said.out) == (2, "")
-    assert sentence in said.err
+def test_a_wrong_study(stagetree: Stagetree, write: Write, sentence: str) -> None:
+    for command in ("run", "preview", "submit"):
+        said = stagetree(command, write(grid("wrong") | WRONG[sentence]))
+        assert (said.code, said.out) == (2, "")
+        assert sentence in said.err
+        assert all(line.startswith("stagetree: ") and "study.yaml" in line for line in said.err.splitlines())
 
 
 @pytest.mark.slow
@@ -65,15 +50,6 @@ def test_a_study_from_stdin_is_named_so(write: Write) -> None:
         said = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert said.returncode == 2
         assert said.stderr.startswith("stagetree: stdin") and sentence in said.stderr
-
-
-def test_a_file_that_cannot_be_read(stagetree: Stagetree, tmp_path: Path) -> None:
-    binary = tmp_path / "study.bin"
-    binary.write_bytes(b"\x7fELF\xff\xfe")
-    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "directory"), (binary, "not UTF-8")):
-        said = stagetree("run", path)
-        assert (said.code, said.out) == (2, "")
-        assert reason in said.err
 
 
 def test_an_unknown_trainer(stagetree: Stagetree, running_server: Service, write: Write) -> None:
@@ -119,14 +95,6 @@ def test_a_trainer_file_beside_the_study_file(
     assert said.code == 2 and "or keep it in trainer.py beside the study file" in said.err
     said = stagetree("check", "study.yaml", "--trainers", "study", "--set", "trainer_args.widht=3")
     assert "trainer_args.widht: is no argument of trainer 'toy'" in said.err
-
-
-def test_usage(stagetree: Stagetree, write: Write) -> None:
-    study = write(grid("usage"))
-    for arguments in (["frob"], ["run"], ["run", study, "-o", "xml"], ["run", study, "--slots", 0], ["watch"]):
-        said = stagetree(*arguments)
-        assert (said.code, said.out) == (2, "")
-        assert "Error" in said.err
 
 
 @pytest.mark.parametrize("command", ["studies", "watch x", "trials x", "events x", "pause x", "resume x", "cancel x"])
@@ -196,24 +164,6 @@ def test_a_port_that_is_taken(stagetree: Stagetree, tmp_path: Path) -> None:
         said = stagetree("up", "--port", port, "--dir", tmp_path)
     assert (said.code, said.out) == (1, "")
     assert f"port {port} of 127.0.0.1 cannot be used" in said.err
-    assert stagetree("up", "--port", 70_000, "--dir", tmp_path).code == 2
-
-
-def test_help_imports_nothing_heavy() -> None:
-    heavy = "('torch', 'sqlalchemy', 'celery', 'fastapi', 'numpy', 'httpx2', 'pydantic')"
-    code = f"""
-import sys
-sys.argv = ["stagetree", "--help"]
-from app.cli import main
-try:
-    main()
-finally:
-    print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
-    for command in ("run", "preview", "open", "studies", "trials", "doctor"):
-        assert f"  {command} " in done.stdout
 
 
 def test_options_for_here_are_refused_for_a_server(stagetree: Stagetree, write: Write) -> None:

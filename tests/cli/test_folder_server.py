@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from commandline import Stagetree
+from commandline import Stagetree, Write
 from stacks import TOYS, Service
+from stores import still_store
 from toys import trials
 
 from app.embedded.stack import Embedded
 from app.process.folder_lock import FolderLock, FolderServer, find_server, is_in_use
 from stagetree.client import Client
 
-Write = Callable[[Any], Path]
 LONG = ({"rate": 0.1}, 100_000)
 """It outlives a test, whose processor it leaves alone if its steps take some `seconds`."""
 
@@ -31,15 +30,11 @@ def folder_stack(here: Path) -> Iterator[Service]:
 
 
 def test_studies_of_another_folder_are_not_changed(
-    stack: Service,
-    stagetree: Stagetree,
-    here: Path,
-    make_store: Callable[[Path], str],
-    monkeypatch: pytest.MonkeyPatch,
+    stack: Service, stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`trials last` showed the study of the folder here, and `cancel last` cancelled one of a server elsewhere."""
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", stack.url)
-    make_store(here / ".stagetree")
+    still_store(here / ".stagetree")
     study = stack.submit(trials("of-another-folder", LONG, seconds=1.0))
     for command in ("cancel last", "pause last", "trial stop last 0", "branch last 0 --at 1 --set lr=1 --steps 2"):
         said = stagetree(*command.split())

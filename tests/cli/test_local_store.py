@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 from alembic import command as alembic
-from commandline import Stagetree
+from commandline import Said, Stagetree, Write
 from stacks import TOYS, wait_for
+from stores import still_store
 from toys import grid
 
 from app.cli.service import Documents
 from app.events.database import Database, migration_config
 
-Write = Callable[[Any], Path]
 STORE = "sqlite:///.stagetree/stagetree.db"
 
 
@@ -56,29 +56,9 @@ def test_results_of_a_run_are_readable_afterwards(stagetree: Stagetree, here: Pa
     assert "= 0 run\nsaved   100% by sharing: " in again.out and again.err == ""
 
 
-@pytest.mark.slow
-def test_a_store_is_read_without_a_web_framework(here: Path, make_store: Callable[[Path], str]) -> None:
-    name = make_store(here / ".stagetree")
-    code = f"""
-import sys
-from contextlib import suppress
-from app.cli import main
-for command in (["studies"], ["trials", "{name}"], ["events", "{name}"], ["watch", "{name}", "--quiet"], ["slots"]):
-    sys.argv = ["stagetree", *command]
-    with suppress(SystemExit):
-        main()
-print([each for each in ("fastapi", "starlette", "uvicorn") if each in sys.modules], file=sys.stderr)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert name in done.stdout
-    assert done.stderr.splitlines()[-1] == "[]"
-
-
-def test_an_interrupted_study_is_not_listed_as_running(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
-) -> None:
+def test_an_interrupted_study_is_not_listed_as_running(stagetree: Stagetree, here: Path) -> None:
     """After Ctrl-C it was running for ever."""
-    study = make_store(here / ".stagetree")
+    study = still_store(here / ".stagetree")
     said = stagetree("studies")
     assert f"{study}  interrupted" in said.out and "running" not in said.out
     assert stagetree("studies", "-o", "json").json[0]["state"] == "running"
@@ -88,8 +68,8 @@ def test_an_interrupted_study_is_not_listed_as_running(
     assert f"{study}  running" in said.out
 
 
-def test_on_a_terminal_the_list_says_what_resumes_a_study(here: Path, make_store: Callable[[Path], str]) -> None:
-    make_store(here / ".stagetree")
+def test_on_a_terminal_the_list_says_what_resumes_a_study(here: Path) -> None:
+    still_store(here / ".stagetree")
     ours, theirs = os.openpty()
     with open(ours, "rb", buffering=0) as terminal:
         subprocess.run([sys.executable, "-m", "stagetree", "studies"], cwd=here, stdout=theirs, check=True)
@@ -130,10 +110,8 @@ def test_ctrl_c_in_a_check_has_no_traceback(here: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_wait_fails_for_a_study_without_a_stack(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
-) -> None:
-    study = make_store(here / ".stagetree")
+def test_wait_fails_for_a_study_without_a_stack(stagetree: Stagetree, here: Path) -> None:
+    study = still_store(here / ".stagetree")
     for command in ("watch", "wait"):
         said = stagetree(command, study)
         assert said.code == 1
@@ -202,17 +180,15 @@ def test_checkpoints_and_studies_can_be_deleted(
     assert again.json["best"] == ran.json["best"]  # the measurements stay on record
 
 
-def test_a_running_study_is_not_deleted(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
-    study = make_store(here / ".stagetree")
+def test_a_running_study_is_not_deleted(stagetree: Stagetree, here: Path) -> None:
+    study = still_store(here / ".stagetree")
     said = stagetree("delete", study, "--yes")
     assert (said.code, said.err) == (4, f"stagetree: study {study} is running: cancel it before it is deleted\n")
 
 
 @pytest.mark.slow
-def test_notes_are_written_without_a_server(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
-) -> None:
-    study = make_store(here / ".stagetree")
+def test_notes_are_written_without_a_server(stagetree: Stagetree, here: Path) -> None:
+    study = still_store(here / ".stagetree")
     assert stagetree("note", study, "the warm-up is too short").out == f"noted with {study}: event 2\n"
     assert "NoteAdded          text=the warm-up is too short" in stagetree("events", study).out
     assert stagetree("note", study, " ").err == "stagetree: text: must say something, got an empty note\n"
@@ -227,11 +203,9 @@ def test_notes_are_written_without_a_server(
     assert stagetree("tag", study).out == "tags    paper\n        seed = 3\n"
 
 
-def test_a_log_is_replayed_by_the_names_that_other_commands_take(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
-) -> None:
+def test_a_log_is_replayed_by_the_names_that_other_commands_take(stagetree: Stagetree, here: Path) -> None:
     """`replay last --log` said that the log held no study `last`."""
-    study = make_store(here / ".stagetree")
+    study = still_store(here / ".stagetree")
     (here / "log.jsonl").write_text(stagetree("export", study).out)
     for name in ("last", study[:-3], study):
         assert stagetree("replay", name, "--log", "log.jsonl", "-o", "json").json["identical"], name
@@ -239,11 +213,9 @@ def test_a_log_is_replayed_by_the_names_that_other_commands_take(
     assert (said.code, said.err) == (3, f"stagetree: log.jsonl holds no study other: it has {study}\n")
 
 
-def test_a_report_needs_the_page(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_needs_the_page(stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the page was not built, that was a traceback."""
-    make_store(here / ".stagetree")
+    still_store(here / ".stagetree")
     monkeypatch.setattr("app.service.files.BUILT", here / "dist")
     said = stagetree("report", "last")
     assert said.code == 3
@@ -251,9 +223,9 @@ def test_a_report_needs_the_page(
 
 
 def test_a_report_for_an_address_has_its_picture_beside_it(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+    stagetree: Stagetree, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_store(here / ".stagetree")
+    still_store(here / ".stagetree")
     (here / "assets").mkdir()
     (here / "index.html").write_text('<head><title></title></head>"./assets/a.js" "./assets/a.css"<body></body>')
     for name in ("a.js", "a.css"):
@@ -298,17 +270,32 @@ class Brittle(Trainer):
 """
 
 
-@pytest.mark.slow
-def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: Write) -> None:
-    """Its study is over, and no stack runs here until `run` with the same file resumes it."""
+@pytest.fixture
+def run_brittle(stagetree: Stagetree, here: Path, write: Write) -> Callable[..., Said]:
+    """Run a study of two learning rates, or another; the trainer is in brittle.py."""
     (here / "brittle.py").write_text(BRITTLE.format(folder=here))
+    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2]}}
+    spec["tuner"] = {"kind": "grid", "max_steps": 2}
+
+    def run(**fields: Any) -> Said:
+        options = "--slots", 1, "--trainers", here / "brittle.py", "--no-check", "-o", "json"
+        return stagetree("run", write(spec | fields), *options)
+
+    return run
+
+
+def change_trainer(here: Path) -> None:
+    text = (here / "brittle.py").read_text()
+    (here / "brittle.py").write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))
+
+
+@pytest.mark.slow
+def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, run_brittle: Callable[..., Said]) -> None:
+    """Its study is over, and no stack runs here until `run` with the same file resumes it."""
     (here / "broken").touch()
-    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2, 3]}}
-    study = write(
-        spec | {"tuner": {"kind": "sha", "num_trials": 3, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}}
-    )
-    command = "run", study, "--slots", 1, "--trainers", here / "brittle.py", "--no-check", "-o", "json"
-    before = stagetree(*command).json
+    sha = {"kind": "sha", "num_trials": 3, "min_steps": 1, "max_steps": 3, "reduction_factor": 3}
+    fields: Any = {"space": {"lr": [1, 2, 3]}, "tuner": sha}
+    before = run_brittle(**fields).json
     assert (before["state"], before["failed"]) == ("completed", 1)
     (failed,) = [trial["trial"] for trial in before["trials"] if trial["state"] == "failed"]
     said = stagetree("retry", "last", failed)
@@ -317,7 +304,7 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
     assert again.code == 4 and "only a failed trial can be tried again" in again.err
     assert "TrialRetried" in stagetree("events", "last").out
     (here / "broken").unlink()
-    ran = stagetree(*command)
+    ran = run_brittle(**fields)
     after = ran.json
     assert f"Resuming {before['study']}, which was interrupted" in ran.err
     assert (after["study"], after["state"], after["failed"]) == (before["study"], "completed", 0)
@@ -326,54 +313,44 @@ def test_a_failed_trial_is_tried_again(stagetree: Stagetree, here: Path, write: 
 
 
 @pytest.mark.slow
-def test_a_changed_trainer_begins_a_new_study(stagetree: Stagetree, here: Path, write: Write) -> None:
+def test_a_changed_trainer_begins_a_new_study(
+    stagetree: Stagetree, here: Path, run_brittle: Callable[..., Said]
+) -> None:
     """The same command resumed the old one, which waited for ever for a version that no slot had."""
-    file, text = here / "brittle.py", BRITTLE.format(folder=here)
-    file.write_text(text)
     (here / "broken").touch()
-    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2]}}
-    study = write(spec | {"tuner": {"kind": "grid", "max_steps": 2}})
-    command = "run", study, "--slots", 1, "--trainers", file, "--no-check", "-o", "json"
-    before = stagetree(*command).json
+    before = run_brittle().json
     stagetree("retry", "last", 1)  # it is open, without a stack
     (here / "broken").unlink()
-    file.write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))
-    ran = stagetree(*command)
+    change_trainer(here)
+    ran = run_brittle()
     assert ran.json["study"] != before["study"] and sorted(trial["value"] for trial in ran.json["trials"]) == [-4, -2]
     assert f"{before['study']} was interrupted and is paused: its trainer has changed since" in ran.err
-    file.write_text(text)
-    again = stagetree(*command)
+    (here / "brittle.py").write_text(BRITTLE.format(folder=here))
+    again = run_brittle()
     assert f"Resuming {before['study']}, which was interrupted" in again.err
     assert sorted(trial["value"] for trial in again.json["trials"]) == [2, 4]
 
 
 @pytest.mark.slow
 def test_a_study_that_ends_while_it_is_resumed_shows_its_result(
-    stagetree: Stagetree, here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+    here: Path, run_brittle: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new scheduler can be faster than the request. The user got a refusal, exit code 4, and no result."""
-    file, text = here / "brittle.py", BRITTLE.format(folder=here)
-    file.write_text(text)
-    spec = {"name": "brittle", "trainer": "brittle", "metric": "sum", "mode": "max", "space": {"lr": [1, 2]}}
-    study = write(spec | {"tuner": {"kind": "grid", "max_steps": 2}})
-    command = "run", study, "--slots", 1, "--trainers", file, "--no-check", "-o", "json"
-    before = stagetree(*command).json
+    before = run_brittle().json
     listed = [{"study": before["study"], "state": "running"}]  # as it was a moment ago
     monkeypatch.setattr(Documents, "studies", lambda client, **_: listed, raising=False)
-    again = stagetree(*command)
+    again = run_brittle()
     assert (again.code, again.json["study"], again.json["trials"]) == (0, before["study"], before["trials"])
-    file.write_text(text.replace("self.sum += self.lr", "self.sum -= self.lr"))
-    changed = stagetree(*command)
+    change_trainer(here)
+    changed = run_brittle()
     assert changed.code == 0 and changed.json["study"] != before["study"]
     assert "is paused" not in changed.err
 
 
 @pytest.mark.parametrize("command", ["trials last", "events last", "weights last", "gc"])
-def test_a_log_of_a_newer_version(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str], command: str
-) -> None:
+def test_a_log_of_a_newer_version(stagetree: Stagetree, here: Path, command: str) -> None:
     """A newer one had written to it: each command ended with a traceback."""
-    make_store(here / ".stagetree")
+    still_store(here / ".stagetree")
     with closing(sqlite3.connect(here / ".stagetree" / "stagetree.db")) as database, database:
         database.execute("UPDATE events SET type = 'StudyMoved' WHERE type = 'StudySubmitted'")
     said = stagetree(*command.split())
@@ -390,8 +367,8 @@ def test_a_preview_that_takes_too_long(stagetree: Stagetree, write: Write, monke
     assert "the study must be smaller to be previewed: it takes too long, try fewer trials" in said.err
 
 
-def test_a_store_without_its_tables(stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]) -> None:
-    study = make_store(here / ".stagetree")
+def test_a_store_without_its_tables(stagetree: Stagetree, here: Path) -> None:
+    study = still_store(here / ".stagetree")
     with Database(STORE).write() as session:
         alembic.downgrade(migration_config(session.connection), "base")
     said = stagetree("trials", study)
@@ -400,11 +377,10 @@ def test_a_store_without_its_tables(stagetree: Stagetree, here: Path, make_store
     assert "`stagetree up --dir .stagetree` brings it up to date" in said.err
 
 
-def test_a_store_of_an_unreleased_stagetree(
-    stagetree: Stagetree, here: Path, write: Write, make_store: Callable[[Path], str]
-) -> None:
-    study = make_store(here / ".stagetree")
-    _say_schema("0017")
+def test_a_store_of_an_unreleased_stagetree(stagetree: Stagetree, here: Path, write: Write) -> None:
+    study = still_store(here / ".stagetree")
+    with Database(STORE).write() as session:
+        session.connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0017'")
     for command in (["trials", study], ["run", write(grid("older")), "--slots", 1, "--trainers", TOYS[0], "--quiet"]):
         said = stagetree(*command)
         assert (said.code, said.out) == (1, "")
@@ -412,28 +388,8 @@ def test_a_store_of_an_unreleased_stagetree(
         assert "use a new --dir or database, or delete this one." in said.err
 
 
-@pytest.mark.slow
-def test_a_store_of_a_newer_stagetree(
-    stagetree: Stagetree, here: Path, write: Write, make_store: Callable[[Path], str]
-) -> None:
-    """It ended with a traceback."""
-    make_store(here / ".stagetree")
-    _say_schema("9999")
-    said = stagetree("run", write(grid("newer")), "--slots", 1, "--trainers", TOYS[0], "--quiet")
-    assert (said.code, said.out) == (1, "")
-    assert "was made by a newer version of stagetree (its schema is 9999)" in said.err
-
-
-def _say_schema(number: str) -> None:
-    """The store as a stagetree of that schema left it."""
-    with Database(STORE).write() as session:
-        session.connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{number}'")
-
-
-def test_the_list_has_a_column_for_begin_from_when_used(
-    stagetree: Stagetree, here: Path, make_store: Callable[[Path], str]
-) -> None:
-    study = make_store(here / ".stagetree")
+def test_the_list_has_a_column_for_begin_from_when_used(stagetree: Stagetree, here: Path) -> None:
+    study = still_store(here / ".stagetree")
     assert "begins from" not in stagetree("studies").out
     begins = '{"study": "before-1a2b3c", "trial": 3, "step": 20, "state": false, "sha256": "ab", "key": "k"}'
     with closing(sqlite3.connect(here / ".stagetree" / "stagetree.db")) as database, database:

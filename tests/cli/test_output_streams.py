@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from stacks import ROOT
+from stores import still_store
 
 from app.cli.errors import explain_errors
 
@@ -19,8 +19,8 @@ PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture
-def store(tmp_path: Path, make_store: Callable[..., str]) -> Path:
-    make_store(tmp_path / "store", name=NAME)
+def store(tmp_path: Path) -> Path:
+    still_store(tmp_path / "store", name=NAME)
     return tmp_path / "store"
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from commandline import Stagetree
+from commandline import Stagetree, Write
 from stacks import TOYS
 from toys import grid
 
 from app.cli.preview import time_text
-
-Write = Callable[[Any], Path]
 
 
 @pytest.mark.parametrize(("error", "off"), [(0.08, "8% off"), (2.5, "off by more than itself")])

@@ -196,13 +196,8 @@ def test_repeated_steps_have_their_reason(capsys: pytest.CaptureFixture[str]) ->
     assert " + 3 repeated, since the trainer is not exact " in capsys.readouterr().out
 
 
-FAILED: dict[str, Any] = {
-    "kind": "exception",
-    "step": 3,
-    "error": "Traceback\n  in train\nValueError: \x1b[2J",
-    "tries": 3,
-    "place": "ValueError in train, trainer.py:3",
-}
+FAILED: dict[str, Any] = {"kind": "exception", "step": 3, "tries": 3, "place": "ValueError in train, trainer.py:3"}
+FAILED["error"] = "Traceback\n  in train\nValueError: \x1b[2J"
 
 
 def test_the_traceback_of_a_failed_trial_is_under_its_name(capsys: pytest.CaptureFixture[str]) -> None:

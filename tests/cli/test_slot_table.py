@@ -12,16 +12,8 @@ from stacks import Json
 
 from app.cli import slots
 
-SLOT: Json = {
-    "name": "cpu0",
-    "device": "cpu",
-    "host": "here",
-    "state": "busy",
-    "study": "s",
-    "stage": None,
-    "lent_to": None,
-    "note": None,
-}
+SLOT: Json = {"name": "cpu0", "device": "cpu", "host": "here", "state": "busy", "study": "s"}
+SLOT |= dict.fromkeys(("stage", "lent_to", "note"))
 
 
 @pytest.mark.parametrize("note", [None, "reads the input /mnt/data for 12 s"])

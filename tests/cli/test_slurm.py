@@ -27,6 +27,11 @@ def bash(*arguments: str, script: str, **more: str) -> subprocess.CompletedProce
     return subprocess.run(["bash", *arguments], input=script, text=True, capture_output=True, env=environment)
 
 
+def make_program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+
+
 @pytest.mark.parametrize(
     ("gpus", "queue"),
     [
@@ -125,9 +130,7 @@ def test_tasks_that_share_gpus_see_all_gpus_of_the_job(stagetree: Stagetree) -> 
 
 def test_workers_end_before_the_job_does(stagetree: Stagetree, tmp_path: Path) -> None:
     """srun is given the worker, with less time to stop than Slurm leaves it."""
-    srun = tmp_path / "srun"
-    srun.write_text('#!/bin/bash\necho "$STAGETREE_STOP_SECONDS $SRUN_CPUS_PER_TASK $@"\n')
-    srun.chmod(0o755)
+    make_program(tmp_path / "srun", 'echo "$STAGETREE_STOP_SECONDS $SRUN_CPUS_PER_TASK $@"')
     script = stagetree("workers", "--slurm", "--signal", 300, "--cpus-per-task", 6).out
     somewhere = dict.fromkeys(REQUIRED_SETTINGS, "somewhere")
     ran = bash(script=script, **somewhere | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
@@ -140,9 +143,7 @@ def test_workers_end_before_the_job_does(stagetree: Stagetree, tmp_path: Path) -
 
 
 def test_lines_come_before_the_workers(stagetree: Stagetree, tmp_path: Path) -> None:
-    srun = tmp_path / "srun"
-    srun.write_text('#!/bin/bash\necho "$MODULE and $OTHER"\n')
-    srun.chmod(0o755)
+    make_program(tmp_path / "srun", 'echo "$MODULE and $OTHER"')
     script = stagetree(
         "workers", "--slurm", "--before", "export MODULE='a b'", "--before", 'export OTHER="$MODULE"'
     ).out
@@ -152,9 +153,7 @@ def test_lines_come_before_the_workers(stagetree: Stagetree, tmp_path: Path) -> 
 
 def test_the_script_exits_like_its_workers(stagetree: Stagetree, tmp_path: Path) -> None:
     """It is Slurm that has jobs come back which fail."""
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/bash\nexit 7\n")
-    srun.chmod(0o755)
+    make_program(tmp_path / "srun", "exit 7")
     somewhere = dict.fromkeys(REQUIRED_SETTINGS, "x") | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     assert bash(script=stagetree("workers", "--slurm").out, **somewhere).returncode == 7
 
@@ -175,8 +174,7 @@ def test_jobs_are_submitted_for_the_available_work(tmp_path: Path, wanted: int, 
         "squeue": f"printf '{have}'",
         "sbatch": 'echo "$@" >> submitted',
     }.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
-        (tmp_path / name).chmod(0o755)
+        make_program(tmp_path / name, does)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "STAGETREE_URL": "http://api:8000",

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commandline import Stagetree
+from stores import still_store
 
 from stagetree.client import StagetreeError
 from stagetree.client.http import known_token
 
 
 @pytest.fixture
-def store(tmp_path: Path, make_store: Callable[..., str]) -> Path:
-    make_store(tmp_path / "kept")
+def store(tmp_path: Path) -> Path:
+    still_store(tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -61,14 +61,6 @@ def test_a_name_is_given_once(stagetree: Stagetree, store: Path) -> None:
     assert stagetree("token", "create", "ci", "--dir", store).code == 0
     said = stagetree("token", "create", "ci", "--dir", store)
     assert said.code == 2 and "there is, or was, a token ci" in said.err
-
-
-def test_without_a_store_no_database_is_made(
-    stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert stagetree("token", "create", "ci").code != 0
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_client_finds_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,14 +126,6 @@ def test_an_address_of_another_machine(host: str) -> None:
         reserve(host, 0)
 
 
-def test_more_slots_than_a_machine_can_have(stagetree: Stagetree, tmp_path: Path) -> None:
-    """It ended with a traceback: the list of its processes was too long for the system."""
-    for command in (["up"], ["run", "study.yaml"]):
-        said = stagetree(*command, "--slots", 257, "--dir", tmp_path)
-        assert (said.code, said.out) == (2, "")
-        assert "must be a whole number from 1 to 256, got '257'" in said.err
-
-
 @pytest.mark.slow
 def test_the_trainer_of_the_current_folder_is_found(
     stagetree: Stagetree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
