@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from app.events.database import Database
@@ -17,6 +18,20 @@ class Clock:
 
     def __call__(self) -> float:
         return self.at
+
+
+def count_winners(attempt: Callable[[int], object], refusal: type[Exception]) -> int:
+    """How many of four threads succeed that try at once."""
+
+    def is_refused(number: int) -> bool:
+        try:
+            attempt(number)
+        except refusal:
+            return True
+        return False
+
+    with ThreadPoolExecutor(4) as pool:
+        return [*pool.map(is_refused, range(4))].count(False)
 
 
 def free_slots(rows: RowsPort, seen_within: float = TTL) -> list[str]:

@@ -10,15 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from app.domain.events import (
-    ChainEnded,
-    Evaluated,
-    PackingProfiled,
-    StageFailed,
-    StudyPaused,
-    StudyResumed,
-    TrialAdded,
-)
+from app.domain.events import ChainEnded, Evaluated, PackingProfiled, StageFailed, StudyPaused, StudyResumed, TrialAdded
 from app.domain.terms import ChainOutcome, FailureKind
 from app.events.database import Database
 from app.events.log import EventLog, Gap, KeyReused, VersionConflict

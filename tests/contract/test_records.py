@@ -68,37 +68,16 @@ def snapshot(rows: RowsPort) -> tuple[Any, ...]:
     chains = [rows.chains.get(name) for name in "abc"]
     slots = [
         (
-            x.name,
-            x.owner,
-            x.seen_at,
-            x.chain,
-            x.resident_model,
-            dict(x.trainers),
-            x.note,
-            x.quarantined_until,
-            x.lent_to,
-            x.emptied_for,
-            x.kind,
+            (x.name, x.owner, x.seen_at, x.chain, x.resident_model, dict(x.trainers), x.note),
+            (x.quarantined_until, x.lent_to, x.emptied_for, x.kind),
         )
         for x in rows.slots.all()
     ]
     plain = [
         x
         and (
-            x.slot,
-            str(x.state),
-            x.fence,
-            x.owner,
-            x.reports,
-            x.lease_until,
-            x.index,
-            x.step,
-            list(x.extra_eval_steps),
-            x.stop,
-            x.preempt,
-            x.dispatched_at,
-            list(x.branch_steps or ()),
-            dict(x.members),
+            (x.slot, str(x.state), x.fence, x.owner, x.reports, x.lease_until, x.index, x.step, x.stop, x.preempt),
+            (list(x.extra_eval_steps), x.dispatched_at, list(x.branch_steps or ()), dict(x.members)),
         )
         for x in chains
     ]

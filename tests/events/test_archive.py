@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.domain import commands as c
@@ -17,14 +19,8 @@ from app.events.records import Write, transact
 from app.events.sql_log import SqlRecords
 from app.workers.scheduler.retention import Retention
 
-SPEC = {
-    "name": "x",
-    "trainer": "t",
-    "metric": "m",
-    "mode": "max",
-    "space": {"lr": [0.1, 1e22]},
-    "tuner": {"kind": "grid", "max_steps": 3},
-}
+SPEC: dict[str, Any] = {"name": "x", "trainer": "t", "metric": "m", "mode": "max", "space": {"lr": [0.1, 1e22]}}
+SPEC["tuner"] = {"kind": "grid", "max_steps": 3}
 OLD, NEW = PlanId("old"), PlanId("new")
 LATER = 1_000.0
 

@@ -9,7 +9,7 @@ from weakref import ref
 
 import pytest
 from assignments import WORK, stage, work
-from transactions import TTL, Clock, Transactions
+from transactions import TTL, Clock, Transactions, count_winners
 
 from app.events.rows import ChainFlags, ChainNotClaimable, Fenced, Lease, LeaseFence, SlotTaken
 
@@ -46,15 +46,7 @@ def test_a_chain_joins_only_the_one_that_its_slot_has(rows: Transactions) -> Non
 
 
 def test_of_two_claims_of_a_slot_at_once_one_succeeds(rows: Transactions) -> None:
-    def take(n: int) -> bool:
-        try:
-            rows.chains.assign(f"c{n}", "plan", "gpu0", WORK, TTL)
-        except SlotTaken:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(take, range(4))) == 1
+    assert count_winners(lambda n: rows.chains.assign(f"c{n}", "plan", "gpu0", WORK, TTL), SlotTaken) == 1
     assert len(rows.chains.live()) == 1
 
 
@@ -95,16 +87,7 @@ def test_a_chain_is_claimed_once(rows: Transactions, lease: Lease, clock: Clock)
 
 def test_of_many_claims_of_a_chain_at_once_one_succeeds(rows: Transactions) -> None:
     rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
-
-    def take(n: int) -> bool:
-        try:
-            rows.chains.claim("c", f"w{n}", TTL)
-        except ChainNotClaimable:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(take, range(4))) == 1
+    assert count_winners(lambda n: rows.chains.claim("c", f"w{n}", TTL), ChainNotClaimable) == 1
     assert rows.chains.get("c").fence == 1
 
 

@@ -181,10 +181,6 @@ class Leases(RuleBasedStateMachine):
 def test_leases_under_any_order_of_events(sqlite_template: Path) -> None:
     Leases.template = sqlite_template
     calm = settings(
-        max_examples=120,
-        stateful_step_count=30,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=120, stateful_step_count=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     run_state_machine_as_test(Leases, settings=calm)

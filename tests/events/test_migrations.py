@@ -40,22 +40,13 @@ def fill_store(database: Database, revision: str) -> None:
         tables.reflect(connection)
         rows: dict[str, list[dict[str, Any]]] = {
             "events": [
-                {
-                    "position": number,
-                    "stream": STREAM,
-                    "version": number,
-                    "type": type,
-                    "schema_version": version,
-                    "data": data,
-                    "at": 1.0,
-                }
+                {"position": number, "stream": STREAM, "version": number, "data": data, "at": 1.0}
+                | {"type": type, "schema_version": version}
                 for number, (type, version, data) in enumerate(HISTORY, 1)
             ],
             "streams": [{"stream": STREAM, "version": len(HISTORY)}],
             "studies": [{"id": "s1", "stream": STREAM, "name": "a", "state": "running", "submitted_at": 1.0}],
-            "idempotency": [
-                {"key": "k", "fingerprint": "f", "stream": STREAM, "version": 2, "count": 1, "at": 1.0},
-            ],
+            "idempotency": [{"key": "k", "fingerprint": "f", "stream": STREAM, "version": 2, "count": 1, "at": 1.0}],
             "chains": [
                 {"chain": "c0", "stream": STREAM, "slot": "gpu0", "state": "done", "fence": 1, "owner": "anna"},
                 {"chain": "c1", "stream": STREAM, "slot": "gpu0", "state": "running", "fence": 1, "owner": "anna"},

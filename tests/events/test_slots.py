@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from assignments import WORK
-from transactions import TTL, Clock, Transactions
+from transactions import TTL, Clock, Transactions, count_winners
 
 from app.events.rows import LONGEST_QUARANTINE, Lease, SlotLost, SlotTaken
 
@@ -42,16 +41,7 @@ def test_a_slot_is_not_taken_from_an_unnamed_owner(rows: Transactions) -> None:
 @pytest.mark.parametrize("before", [None, "anna"])
 def test_of_two_claims_of_a_slot_at_once_one_succeeds(rows: Transactions, before: str | None) -> None:
     name = "gpu0" if before else "gpu2"
-
-    def take(n: int) -> bool:
-        try:
-            rows.slots.take(name, f"owner{n}", instead_of=before, **HERE)
-        except SlotTaken:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(take, range(4))) == 1
+    assert count_winners(lambda n: rows.slots.take(name, f"owner{n}", instead_of=before, **HERE), SlotTaken) == 1
 
 
 LOST: dict[str, Callable[[Transactions, str], None]] = {
@@ -62,30 +52,27 @@ LOST: dict[str, Callable[[Transactions, str], None]] = {
 }
 
 
-@pytest.mark.parametrize("change", LOST.values(), ids=LOST)
-def test_the_old_owner_is_refused(rows: Transactions, change: Callable[[Transactions, str], None]) -> None:
+def test_the_old_owner_is_refused(rows: Transactions) -> None:
     rows.slots.take("gpu0", "carla", instead_of="anna", **HERE)
-    before = rows.slots.get("gpu0")
-    with pytest.raises(SlotLost):
-        change(rows, "anna")
-    assert rows.slots.get("gpu0") == before
-    change(rows, "carla")
+    for change in LOST.values():
+        before = rows.slots.get("gpu0")
+        with pytest.raises(SlotLost):
+            change(rows, "anna")
+        assert rows.slots.get("gpu0") == before
+        change(rows, "carla")
 
 
 OWN = {**LOST, "retire": lambda rows, owner: rows.slots.retire("gpu0", owner)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("change", OWN.values(), ids=OWN)
-def test_another_slot_of_the_same_owner_is_unchanged(
-    rows: Transactions, clock: Clock, change: Callable[[Transactions, str], None]
-) -> None:
+def test_another_slot_of_the_same_owner_is_unchanged(rows: Transactions, clock: Clock) -> None:
     rows.slots.take("gpu2", "anna", instead_of=None, **HERE)
-    before, at_first = rows.slots.get("gpu2"), rows.slots.get("gpu0")
-    clock.at += 1
-    change(rows, "anna")
-    assert rows.slots.get("gpu2") == before
-    assert rows.slots.get("gpu0") != at_first
+    for name, change in OWN.items():
+        before, at_first = rows.slots.get("gpu2"), rows.slots.get("gpu0")
+        clock.at += 1
+        change(rows, "anna")
+        assert rows.slots.get("gpu2") == before, name
+        assert rows.slots.get("gpu0") != at_first, name
 
 
 def test_a_slot_shows_its_workers_trainers_and_note(rows: Transactions) -> None:

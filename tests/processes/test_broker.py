@@ -52,19 +52,26 @@ for thread in threading.enumerate():
 """
 
 
-@pytest.fixture
-def socket() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     """The path at which a Redis listens."""
     with tempfile.TemporaryDirectory(prefix="st-") as folder:
         path = f"{folder}/redis.sock"
         command = [redis_server(), "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             try:
                 with Redis(unix_socket_path=path) as redis:
                     wait_for("Redis", lambda: accepts_connections(redis))
                 yield path
             finally:
-                server.terminate()
+                process.terminate()
+
+
+@pytest.fixture
+def socket(server: str) -> str:
+    """The same, with an empty Redis."""
+    Redis(unix_socket_path=server).flushall()
+    return server
 
 
 def test_nonsense_is_dropped_and_the_next_message_arrives(socket: str) -> None:
@@ -76,14 +83,7 @@ def test_nonsense_is_dropped_and_the_next_message_arrives(socket: str) -> None:
         redis = Redis(unix_socket_path=socket)
         producer = connection.Producer()
         with Consumer(connection, [queue], callbacks=[lambda body, message: received.append(body)], no_ack=True):
-            for nonsense in (
-                b"not json",
-                b"7",
-                b"null",
-                b"{}",
-                b'{"body": "%", "properties": {}}',
-                DEEP,
-            ):
+            for nonsense in (b"not json", b"7", b"null", b"{}", b'{"body": "%", "properties": {}}', DEEP):
                 redis.lpush("stagetree:gpu0", nonsense)
             producer.publish({"chain": 1}, routing_key="gpu0", declare=[queue])
             for _ in range(20):

@@ -52,16 +52,9 @@ main()
     assert said == "left to look through: False\n"
 
 
-STUDY = {
-    "name": "warming",
-    "trainer": "toy",
-    "metric": "score",
-    "mode": "max",
-    "space": {
-        "lr": {"family": "wsd", "peak": {"choice": [0.1, 0.2]}, "warmup": 3, "stable_until": 6, "decay": 2},
-    },
-    "tuner": {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 4, "eta": 2},
-}
+LR = {"family": "wsd", "peak": {"choice": [0.1, 0.2]}, "warmup": 3, "stable_until": 6, "decay": 2}
+TUNER = {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 4, "eta": 2}
+STUDY = {"name": "warming", "trainer": "toy", "metric": "score", "mode": "max", "space": {"lr": LR}, "tuner": TUNER}
 
 
 @pytest.mark.slow

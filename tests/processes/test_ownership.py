@@ -7,11 +7,10 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from transactions import Clock
+from transactions import Clock, count_winners
 
 from app.events.database import Database
 from app.events.records import change
@@ -81,14 +80,8 @@ def test_a_second_worker_of_this_machine_is_refused_at_once(tmp_path: Path) -> N
 
 
 def test_of_many_workers_started_at_once_one_gets_the_slot(tmp_path: Path) -> None:
-    def start(_: int) -> SlotLock | None:
-        try:
-            return SlotLock.acquire("gpu0", URL, str(tmp_path))
-        except SlotTaken:
-            return None
-
-    with ThreadPoolExecutor(4) as pool:
-        assert len([lock for lock in pool.map(start, range(4)) if lock]) == 1
+    held = list[SlotLock]()
+    assert count_winners(lambda _: held.append(SlotLock.acquire("gpu0", URL, str(tmp_path))), SlotTaken) == 1
 
 
 HOLD = """
@@ -195,12 +188,6 @@ def test_a_worker_silent_for_a_lease_is_replaced_at_once(records: SqlRecords, tm
 
 def test_of_two_machines_at_once_one_gets_the_slot(records: SqlRecords, tmp_path: Path) -> None:
     workers = [worker(tmp_path / str(number)) for number in range(4)]
-
-    def try_to(who: Ownership) -> bool:
-        try:
-            return take(records, who)
-        except SlotTaken:
-            return False
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(try_to, workers)) == 1
+    taken = list[bool]()
+    count_winners(lambda number: taken.append(take(records, workers[number])), SlotTaken)
+    assert taken.count(True) == 1
