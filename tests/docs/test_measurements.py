@@ -16,18 +16,11 @@ def test_the_page_is_what_the_script_writes() -> None:
     assert PAGE.read_text() == page(figures()), "run python -m tools.measurements"
 
 
-@pytest.mark.parametrize("figure", figures(), ids=lambda figure: figure.what[:50])
-def test_a_figure_is_one_number_with_its_circumstances(figure: Figure) -> None:
-    assert isinstance(figure.value, int | float) and figure.unit and figure.what and figure.command
-    assert figure.machine in MACHINES and date.fromisoformat(figure.date) and len(figure.commit) >= 7
-    assert all("|" not in str(cell) for cell in _cells(figure))
-
-
-def _cells(figure: Figure) -> list[object]:
-    return [getattr(figure, name) for name in Figure.__dataclass_fields__]
-
-
-def test_each_figure_has_a_row() -> None:
+def test_each_figure_is_a_row_of_one_number_with_its_circumstances() -> None:
+    for figure in figures():
+        assert isinstance(figure.value, int | float) and figure.unit and figure.what and figure.command, figure
+        assert figure.machine in MACHINES and date.fromisoformat(figure.date) and len(figure.commit) >= 7, figure
+        assert not any("|" in str(getattr(figure, name)) for name in Figure.__dataclass_fields__), figure
     table = rows(PAGE, "what")
     assert Counter(cells[0] for cells in table) == Counter(figure.what for figure in figures())
 

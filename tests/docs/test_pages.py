@@ -9,6 +9,7 @@ import sys
 import tomllib
 import warnings
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,75 +45,59 @@ OTHER_VARIABLES = {
 }
 """Variables that are no settings of the service: of the client, and of the tests."""
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+def test_every_link_leads_somewhere() -> None:
+    assert not [(str(page), link) for page in PAGES for link in links(page) if not is_found(page, link)]
 
 
-@each_page
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for link in links(page):
-        target, _, anchor = link.partition("#")
-        if "://" in link:
-            continue
-        found = (page.parent / target).resolve() if target else page
-        if found.parent == DOCS / "plots":
-            assert found.stem in FAMILIES, link
-            continue
-        assert found.exists(), link
-        if anchor:
-            assert anchor in anchors(found), link
+def is_found(page: Path, link: str) -> bool:
+    target, _, anchor = link.partition("#")
+    if "://" in link:
+        return True
+    found = (page.parent / target).resolve() if target else page
+    if found.parent == DOCS / "plots":
+        return found.stem in FAMILIES
+    return found.exists() and (not anchor or anchor in anchors(found))
 
 
-@each_page
-def test_every_command_and_option_exists(page: Path) -> None:
-    for line in commands(page):
-        name = [*line.split(), ""][1]
+def test_every_command_and_option_exists() -> None:
+    for page, line in ((each, line) for each in PAGES for line in commands(each)):
+        name, where = [*line.split(), ""][1], f"{page}: {line}"
         if name in ("", "COMMAND", "..."):
             continue
         if name.startswith("-"):
-            assert name == "--help", line
+            assert name == "--help", where
             continue
-        assert name in COMMANDS, line
+        assert name in COMMANDS, where
         command = COMMANDS[name]
         inside = getattr(command, "commands", {})  # such as `token create`; `trial STUDY` is `trial show STUDY`
         command = inside.get([*line.split(), "", ""][2], inside.get("show", command))
         known = {"--help", *(option for parameter in command.params for option in parameter.opts)}
-        assert set(WORDS.findall(line.partition(" > ")[0])) <= known, line
+        assert set(WORDS.findall(line.partition(" > ")[0])) <= known, where
 
 
-@each_page
-def test_every_variable_exists(page: Path) -> None:
-    known = {f"STAGETREE_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
-    assert set(re.findall(r"STAGETREE_[A-Z_]*[A-Z]", page.read_text())) <= known
-
-
-@each_page
-def test_every_file_named_exists(page: Path) -> None:
-    for path in re.findall(r"`((?:app|stagetree|docs|docker|examples|tests|benchmarks)/[\w./-]+)`", prose(page)):
-        assert (ROOT / path).exists(), path
-
-
-@each_page
-def test_every_make_target_exists(page: Path) -> None:
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"`make ([a-z]+)`", page.read_text())) <= set(targets)
-
-
-@each_page
-def test_nothing_is_said_about_places_that_are_not_the_readers(page: Path) -> None:
-    assert not re.search(r"/work/|/tmp/|/root/", page.read_text())
+def test_every_variable_file_and_make_target_exists_and_no_place_is_elsewhere() -> None:
+    variables = {f"STAGETREE_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    folders = "app|stagetree|docs|docker|examples|tests|benchmarks"
+    for page in PAGES:
+        text = page.read_text()
+        named = re.findall(rf"`((?:{folders})/[\w./-]+)`", prose(page))
+        wrong = {*re.findall(r"STAGETREE_[A-Z_]*[A-Z]", text)} - variables
+        wrong |= {*re.findall(r"`make ([a-z]+)`", text)} - targets
+        wrong |= {path for path in named if not (ROOT / path).exists()}
+        assert not wrong | {*re.findall(r"/work/|/tmp/|/root/", text)}, page
 
 
 RECORDS = {"index.md", "measurements.md", "merge-or-decay.md", "figures.md", "licences.md", "peers.md"}
 """Pages that scripts write from measurements, and the home page, which is nothing but links."""
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent in (DOCS, DOCS / "tuners")], ids=str)
-def test_a_page_ends_with_what_to_read_next(page: Path) -> None:
-    if page.name in RECORDS and page.parent == DOCS:
-        return
-    heads = re.findall(r"^## (.*)$", prose(page), re.MULTILINE)
-    last = prose(page).rpartition("## Next\n")[2]
-    assert heads[-1] == "Next" and LINK.findall(last), f"{page.name} must end with a section Next of links"
+def test_a_page_ends_with_what_to_read_next() -> None:
+    for page in {*DOCS.glob("*.md"), *DOCS.glob("tuners/*.md")} - {DOCS / name for name in RECORDS}:
+        heads = re.findall(r"^## (.*)$", prose(page), re.MULTILINE)
+        last = prose(page).rpartition("## Next\n")[2]
+        assert heads[-1] == "Next" and LINK.findall(last), f"{page.name} must end with a section Next of links"
 
 
 # ---------------------------------------------------------------------------------------------------- the command line
@@ -250,9 +235,13 @@ def test_plots_show_the_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 SERVICES: Any = SimpleNamespace(hosts=(), policy=AccessPolicy(), doorkeeper=None)
 
 
+@cache
+def routes() -> list[str]:
+    return list(make_app(SERVICES).openapi()["paths"])
+
+
 def test_every_route_named_exists() -> None:
-    known = {path.replace("/api/v1", "") for path in make_app(SERVICES).openapi()["paths"]}
-    shapes = {re.sub(r"\{\w+\}", "*", path) for path in known}
+    shapes = {re.sub(r"\{\w+\}", "*", path.replace("/api/v1", "")) for path in routes()}
     for page in PAGES:
         for path in re.findall(r"/api/v1(/[^\s`'\")?]*)", page.read_text()):
             shape = re.sub(r"\{\w+\}|\$STUDY|\bID\b", "*", path).replace("trials/0", "trials/*")
@@ -261,21 +250,17 @@ def test_every_route_named_exists() -> None:
 
 def test_every_route_is_described() -> None:
     text = (DOCS / "rest-api.md").read_text().replace("$STUDY", "{study}")
-    for path in make_app(SERVICES).openapi()["paths"]:
+    for path in routes():
         assert path.replace("{number}", "0") in text, path
 
 
 # --------------------------------------------------------------------------------------------------------- decisions
 
 
-@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
-def test_a_decision_is_short_and_named_by_its_number(page: Path) -> None:
-    lines = page.read_text().splitlines()
-    assert len(lines) <= 30
-    assert lines[0].startswith(f"# {page.stem[:4]} ")
-
-
-def test_each_decision_answers_a_question_of_the_index() -> None:
+def test_each_decision_is_short_has_its_number_and_answers_a_question_of_the_index() -> None:
+    for page in DECISIONS:
+        lines = page.read_text().splitlines()
+        assert len(lines) <= 30 and lines[0].startswith(f"# {page.stem[:4]} "), page
     named = set(links(DOCS / "decisions" / "index.md"))
     assert named == {page.name for page in DECISIONS} and len(DECISIONS) <= 40
 
@@ -374,15 +359,7 @@ def test_every_promise_names_a_test_that_exists() -> None:
 
 def test_the_limits_for_operators_are_those_of_the_code() -> None:
     text = (DOCS / "operations.md").read_text()
-    limits = (
-        LIMITS.trials,
-        LIMITS.nodes,
-        LIMITS.parameters,
-        LIMITS.segments,
-        LIMITS.evaluations,
-        MOST_METRICS,
-        CAPACITY,
-    )
-    assert [limit for limit in limits if f"{limit:,}" not in text] == []
+    limits = [LIMITS.trials, LIMITS.nodes, LIMITS.parameters, LIMITS.segments, LIMITS.evaluations]
+    assert [limit for limit in (*limits, MOST_METRICS, CAPACITY) if f"{limit:,}" not in text] == []
     assert (LIMITS.steps, LIMITS.bytes, LIMITS.depth, BACKLOG) == (10**9, 2**20, 50, 4)
     assert (AGES.keys, AGES.chains, AGES.workers) == (7.0, 7.0, 1.0)
