@@ -47,14 +47,9 @@ def sources() -> dict[str, TrainerSource]:
 
 def grid(trainer: str, **more: Any) -> Json:
     """Four trials of 14 to 18 steps, which part at step 10, and two of them at 13; one ends where another continues."""
-    rates = [
-        (0.1, 18),
-        (0.1, 14),
-        (switch(0.1, 0.3, 10), 16),
-        ({"family": "values", "values": [0.1, 0.3, 0.1], "milestones": [10, 13]}, 16),
-    ]
-    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
-    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+    back = {"family": "values", "values": [0.1, 0.3, 0.1], "milestones": [10, 13]}
+    rates = [(0.1, 18), (0.1, 14), (switch(0.1, 0.3, 10), 16), (back, 16)]
+    return _trials_spec(trainer, rates, more)
 
 
 def halving(trainer: str, **more: Any) -> Json:
@@ -66,20 +61,15 @@ def halving(trainer: str, **more: Any) -> Json:
 
 def changes(trainer: str, **more: Any) -> Json:
     """A long trial whose rate never changes, and short ones that part after theirs has changed."""
-    rates = [
-        (0.1, 20),
-        (switch(0.1, 0.3, 4), 10),
-        ({"family": "values", "values": [0.1, 0.3, 0.2], "milestones": [4, 7]}, 10),
-    ]
-    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
-    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+    twice = {"family": "values", "values": [0.1, 0.3, 0.2], "milestones": [4, 7]}
+    rates = [(0.1, 20), (switch(0.1, 0.3, 4), 10), (twice, 10)]
+    return _trials_spec(trainer, rates, more)
 
 
 def one_by_one(trainer: str, **more: Any) -> Json:
     """Trials that share nothing; and two that part from the first one before the step that leaves something behind."""
     rates = [(0.1, 20), (0.2, 16), (switch(0.1, 0.3, 8), 16), (switch(0.1, 0.2, 9), 16), (0.4, 16)]
-    trials = [{"hp": {"lr": rate, "wd": 0.5}, "steps": steps} for rate, steps in rates]
-    return spec(trainer, tuner={"kind": "trials", "trials": trials}, **more)
+    return _trials_spec(trainer, rates, more)
 
 
 def apart_at_steps(trainer: str, **more: Any) -> Json:

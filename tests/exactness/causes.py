@@ -77,23 +77,14 @@ ATTRIBUTES = {
 }
 """By trainer: what its state leaves out."""
 
-OTHERS = {
+OTHERS: dict[str, tuple[str, ...]] = {
     "saving-rounds": METRIC,
     "saving-counts": CHANCE,  # which says that saving may change the model
     "smooths-late": (*METRIC, *MEASURING),
-    "moves-on-late": MEASURING,
-    "rolls-back": MEASURING,
-    "measuring-draws": MEASURING,
-    "measuring-reads": MEASURING,
-    "measuring-schedules": MEASURING,
-    "unseeded": CHANCE,
-    "clock": CHANCE,
-    "race": CHANCE,
-    "process-id": CHANCE,
-    "age": CHANCE,
-    "set-of-parts": CHANCE,
+    **dict.fromkeys(("moves-on-late", "rolls-back", "measuring-draws", "measuring-reads"), MEASURING),
+    **dict.fromkeys(("measuring-schedules", "stays-in-evaluation"), MEASURING),
+    **dict.fromkeys(("unseeded", "clock", "race", "process-id", "age", "set-of-parts"), CHANCE),
     "addresses": (*CHANCE, *MEASURING),
-    "stays-in-evaluation": MEASURING,
 }
 
 

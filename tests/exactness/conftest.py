@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "workers"))
 
 from alone import Alone
 
+from app.events.database import Database
+
 
 @pytest.fixture(autouse=True, scope="module")
 def with_proofs() -> Iterator[None]:
@@ -17,6 +19,13 @@ def with_proofs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGETREE_PROOFS", "1")
         yield
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    opened = Database(sqlite_url)
+    yield opened
+    opened.dispose()
 
 
 @pytest.fixture(scope="session")

@@ -87,9 +87,7 @@ SCRIPTS = [
         step="window.append(weight)\nif count % 4 == 3: push = sum(window); window.clear()",
     ),
     Script(
-        "enumerated",
-        loop="number, (step, hp) in enumerate(run.steps())",
-        step="push = 0.2 if number >= 14 else 1.0",
+        "enumerated", loop="number, (step, hp) in enumerate(run.steps())", step="push = 0.2 if number >= 14 else 1.0"
     ),
     Script(
         "counted-on-an-optimizer",
@@ -101,11 +99,7 @@ SCRIPTS = [
         begin='import torch\nscaler = torch.amp.GradScaler("cpu", enabled=False)\nscaler.skipped = []',
         step="scaler.skipped.append(step)\npush = 0.2 if len(scaler.skipped) > 14 else 1.0",
     ),
-    Script(
-        "script-rolls-back",
-        evaluate="if count > 10 and abs(weight) > 0.5: weight *= 0.5",
-        shows_in="measured",
-    ),
+    Script("script-rolls-back", evaluate="if count > 10 and abs(weight) > 0.5: weight *= 0.5", shows_in="measured"),
     Script("iterator-of-functions", begin=f'"_rates": {RATES}', step='push = next(state["_rates"])', text=FUNCTIONS),
     Script("plain-script", is_right=True),
     Script("rates-by-step", is_right=True, begin="rates = (0.2, 0.9, 1.4)", step="push = rates[count % 3]"),

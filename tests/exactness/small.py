@@ -48,24 +48,6 @@ class Small(Trainer):
         """Go back to what `more` gave."""
 
 
-class Counting(Small):
-    """As before, with the number of steps, which is in the state."""
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
-        self.count = 0
-
-    def train(self) -> None:
-        super().train()
-        self.count += 1
-
-    def more(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
-
-
 class Forgetful(Small):
     """As before, with the number of steps, which is not in the state: the mistake itself, where it is read."""
 
@@ -76,3 +58,13 @@ class Forgetful(Small):
     def train(self) -> None:
         super().train()
         self.count += 1
+
+
+class Counting(Forgetful):
+    """As before, with the number of steps in the state."""
+
+    def more(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def take(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]

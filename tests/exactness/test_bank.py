@@ -20,13 +20,6 @@ Start = Callable[[bool], Cluster]
 
 
 @pytest.fixture
-def database(sqlite_url: str) -> Iterator[Database]:
-    opened = Database(sqlite_url)
-    yield opened
-    opened.dispose()
-
-
-@pytest.fixture
 def start(database: Database, tmp_path: Path, warm: Warm) -> Iterator[Start]:
     """Makes two slots that train in processes of their own, with or without proofs."""
     made: list[Cluster] = []

@@ -19,14 +19,12 @@ from app.workers.warm import Warm
 
 
 @pytest.fixture
-def cluster(sqlite_url: str, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
+def cluster(database: Database, tmp_path: Path, warm: Warm) -> Iterator[Cluster]:
     """Two slots that train in processes of their own, and compare."""
-    database = Database(sqlite_url)
     start = partial(TrainerProcess.start, warm)
     made = Cluster(database, tmp_path, start=start, slots=2, silence=60.0, proofs=True)
     yield made
     made.close()
-    database.dispose()
 
 
 def compare_script(cluster: Cluster, script: Script, alone: Alone, folder: Path) -> Held:

@@ -117,17 +117,8 @@ def test_verdicts_over_run(running_stack: Service, alone: Alone, tmp_path: Path)
     found = {}
     for name in WRONG_ONES + RIGHT_ONES:
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec_of(name, seed=4)))
-        command = [
-            sys.executable,
-            "-m",
-            "stagetree",
-            "run",
-            f"{name}.yaml",
-            "-o",
-            "json",
-            "--server",
-            running_stack.url,
-        ]
+        command = [sys.executable, "-m", "stagetree", "run", f"{name}.yaml", "-o", "json"]
+        command += ["--server", running_stack.url]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         study = json.loads(said.stdout)
         found[name] = submit_and_judge(running_stack.client, study["study"], name, 4, alone)

@@ -83,12 +83,10 @@ def test_every_unmarked_value_equals_the_trial_alone(
     check(sqlite_template, alone, study, slots)
 
 
+AT_AN_EPOCHS_END = (switch(0.1, 0.2, 13), switch(0.1, 0.2, 3), 0.1)
 AN_EPOCHS_END_BETWEEN = spec(
     "wrong-epochs",
-    tuner={
-        "kind": "trials",
-        "trials": [{"hp": {"lr": rate}, "steps": 14} for rate in (switch(0.1, 0.2, 13), switch(0.1, 0.2, 3), 0.1)],
-    },
+    tuner={"kind": "trials", "trials": [{"hp": {"lr": rate}, "steps": 14} for rate in AT_AN_EPOCHS_END]},
     eval_every=4,
     trainer_args={"every": 7},
     audit=0.0,

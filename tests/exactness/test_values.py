@@ -55,13 +55,11 @@ def is_long(plan: SearchPlan, name: ChainId) -> bool:
 
 
 @pytest.fixture
-def cluster(sqlite_url: str, tmp_path: Path) -> Iterator[Cluster]:
-    database = Database(sqlite_url)
+def cluster(database: Database, tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(database, tmp_path, slots=3, proofs=True)
     made.sources = {"wrong-option": TrainerSource(FILE, "1")}
     yield made
     made.close()
-    database.dispose()
 
 
 def test_a_trial_is_not_verified_by_trials_with_another_optimizer(cluster: Cluster, alone: Alone) -> None:

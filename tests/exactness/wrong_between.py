@@ -10,14 +10,13 @@ import torch
 from small import Counting, Small
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from wrong_modules import Net, X, Y
+from wrong_modules import CountingNet, X, Y
 
 
-class Accumulates(Net):
+class Accumulates(CountingNet):
     """Updates every fourth step; the gradients that wait for it are not in the state."""
 
     name, shows_in = "accumulates", "apart"
-    count = 0
 
     def train(self) -> None:
         mse_loss(self.model(X), Y).backward()
@@ -25,13 +24,6 @@ class Accumulates(Net):
         if self.count % 4 == 0:
             self.optimizer.step()
             self.optimizer.zero_grad()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.count = state["count"]
 
 
 class AccumulatesCleared(Accumulates):

@@ -142,17 +142,10 @@ class Stream(Small):
         return next(self.samples)
 
 
-class MeasuringDraws(Small):
+class MeasuringDraws(PythonGenerator):
     """Measures with the generator that it trains with, which is in the state."""
 
     name = "measuring-draws"
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
-        self.rng = random.Random(self.seed)
-
-    def push(self) -> float:
-        return self.rng.random()
 
     def evaluate(self) -> dict[str, float]:
         return {"value": self.weight + 0.0 * self.rng.random()}

@@ -10,7 +10,7 @@ import torch
 from small import Counting
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from wrong_modules import Net, X, Y
+from wrong_modules import CountingNet, Net, X, Y
 
 
 class OnTheOptimizer(Net):
@@ -76,12 +76,11 @@ class SchedulerLeftOut(Net):
         self.schedule.step()
 
 
-class LateCopy(Net):
+class LateCopy(CountingNet):
     """Measures a moving average that begins late, and is not saved."""
 
     name, shows_in = "late-copy", "apart"
     copied: nn.Module | None = None
-    count = 0
 
     def train(self) -> None:
         super().train()
@@ -95,13 +94,6 @@ class LateCopy(Net):
     def evaluate(self) -> dict[str, float]:
         with torch.no_grad():
             return {"value": mse_loss((self.copied or self.model)(X), Y).item()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.count = state["count"]
 
 
 class ReadsAtFirst(Counting):

@@ -52,6 +52,19 @@ class Net(Trainer):
         self.optimizer.load_state_dict(state["optimizer"])
 
 
+class CountingNet(Net):
+    """As before, with the number of steps, which a subclass counts, in the state."""
+
+    count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.count = state["count"]
+
+
 class WithoutOptimizer(Net):
     name = "without-optimizer"
 

@@ -153,15 +153,8 @@ DETERMINED: dict[str, tuple[str, str, Json, Json]] = {
             "optimizer.dropout": {"uniform": [0.2, 0.8]},
             "optimizer.name": "adam",
         },
-        {
-            "kind": "asha",
-            "num_trials": 16,
-            "reduction_factor": 4,
-            "type": "promotion",
-            "sampler": "random",
-            "min_steps": 4,
-            "max_steps": 1024,
-        },
+        {"kind": "asha", "num_trials": 16, "reduction_factor": 4, "type": "promotion", "sampler": "random"}
+        | {"min_steps": 4, "max_steps": 1024},
     ),
     "a grid": (
         """
@@ -194,15 +187,8 @@ DETERMINED: dict[str, tuple[str, str, Json, Json]] = {
         """,
         "max_steps",
         {"lr": {"uniform": [0.0001, 1.0]}},
-        {
-            "kind": "asha",
-            "num_trials": 9,
-            "reduction_factor": 3,
-            "type": "stopping",
-            "sampler": "random",
-            "min_steps": 1,
-            "max_steps": 9,
-        },
+        {"kind": "asha", "num_trials": 9, "reduction_factor": 3, "type": "stopping", "sampler": "random"}
+        | {"min_steps": 1, "max_steps": 9},
     ),
 }
 
@@ -264,15 +250,8 @@ KATIB: dict[str, tuple[str, str, Json, Json]] = {
         """,
         "max_steps",
         {"lr": {"uniform": [0.01, 0.03]}},
-        {
-            "kind": "median",
-            "sampler": "random",
-            "num_trials": 8,
-            "interval": 1,
-            "min_trials": 3,
-            "min_steps": 5,
-            "max_steps": 9,
-        },
+        {"kind": "median", "sampler": "random", "num_trials": 8, "interval": 1, "min_trials": 3}
+        | {"min_steps": 5, "max_steps": 9},
     ),
 }
 

@@ -37,11 +37,7 @@ class World:
         luck = {"fail": self.rng.choice([0, 0.05]), "lose": self.rng.choice([0, 0.1])}
         luck["misevaluate"] = self.rng.choice([0, 0.1])
         policy = self.rng.choice([fair_share, *POLICIES.values()])
-        options: dict[str, Any] = {
-            "measure": self.measure,
-            "seconds": stragglers(seed),
-            "faults": faults(seed, **luck),
-        }
+        options: dict[str, Any] = {"measure": self.measure, "seconds": stragglers(seed), "faults": faults(seed, **luck)}
         self.simulator = simulator(
             self.study(), slots=self.rng.choice([1, 4, 30]), name=StudyId("study-0"), policy=policy, **options
         )

@@ -172,12 +172,7 @@ class World:
         self.broker.serve(me.name, slot, messages)
         notifier = self._notifier(me)
         limits = Limits(
-            lease=LEASE,
-            heartbeat=HEARTBEAT,
-            grace=GRACE,
-            strike=5.0,
-            memory_bytes=self.setting.memory,
-            cached_bytes=0,
+            lease=LEASE, heartbeat=HEARTBEAT, grace=GRACE, strike=5.0, memory_bytes=self.setting.memory, cached_bytes=0
         )
         given = SlotDependencies(
             records=me.records,  # type: ignore[arg-type]
