@@ -75,33 +75,26 @@ def test_unmanaged_gpus_are_taken_from_cuda(visible: str, queues: list[str]) -> 
     assert [task_queue(task) for task in tasks] == queues
 
 
-def test_a_task_that_asked_for_a_gpu_is_never_a_slot_on_the_cpu(
-    stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {**TASK, "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": ""}.items():
-        monkeypatch.setenv(name, value)
-    said = stagetree("worker", "slurm")
-    assert said.code == 2
-    assert said.err.startswith("stagetree: slurm: task 1 of node7 sees no GPU, though the job asked for some")
-
-
-def test_outside_of_a_job_the_message_says_how_to_submit_one(
-    stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (
+            TASK | {"SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": ""},
+            "task 1 of node7 sees no GPU, though the job ",
+        ),
+        (TASK | {"SLURM_STEP_GPUS": "3"}, "task 1 of node7 has no GPU of 1: give it --gpus-per-task=1\n"),
+        ({}, "there is no SLURMD_NODENAME here; `stagetree workers --slurm`"),
+    ],
+    ids=["a GPU was asked for", "no GPU of its own", "outside of a job"],
+)
+def test_what_is_no_slot_says_why(
+    stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch, task: dict[str, str], said: str
 ) -> None:
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
-    said = stagetree("worker", "slurm")
-    assert said.code == 2
-    assert said.err.startswith("stagetree: slurm: there is no SLURMD_NODENAME here; `stagetree workers --slurm`")
-
-
-def test_a_task_without_a_gpu_of_its_own_is_refused(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {**TASK, "SLURM_STEP_GPUS": "3"}.items():
+    for name, value in task.items():
         monkeypatch.setenv(name, value)
-    said = stagetree("worker", "slurm")
-    assert (said.code, said.err) == (
-        2,
-        "stagetree: slurm: task 1 of node7 has no GPU of 1: give it --gpus-per-task=1\n",
-    )
+    refused = stagetree("worker", "slurm")
+    assert refused.code == 2 and refused.err.startswith(f"stagetree: slurm: {said}")
 
 
 def test_the_options_of_the_guide_make_a_script(stagetree: Stagetree) -> None:
