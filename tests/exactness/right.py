@@ -353,6 +353,7 @@ class DrawsInSetup(Small):
 
     name = "draws-in-setup"
     noise = 0.0
+    kept = ("noise",)
 
     def setup(self, hp: dict[str, Any]) -> None:
         if hp.get("lr", self.lr) != self.lr:
@@ -361,12 +362,6 @@ class DrawsInSetup(Small):
 
     def push(self) -> float:
         return self.noise
-
-    def more(self) -> dict[str, Any]:
-        return {"noise": self.noise}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.noise = state["noise"]
 
 
 class Order(Counting):

@@ -12,11 +12,13 @@ class Small(Trainer):
     """A weight that each step pushes on. A difference in the last bit of it grows, and never goes away again.
 
     is_repeatable: whether training it twice without a break gives the same values. shows_in: the study in which that
-    it is wrong shows. A subclass has a `push` for each step, and its own part of the state in `more` and `take`.
+    it is wrong shows. kept: the names of a subclass's own part of the state, where `more` and `take` need not say more.
+    Each has a `push` for each step.
     """
 
     is_repeatable: ClassVar[bool] = True
     shows_in: ClassVar[str] = "grid"
+    kept: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, seed: int, device: str, tag: str = "") -> None:
         self.seed, self.device = seed, device
@@ -42,10 +44,12 @@ class Small(Trainer):
         self.take(state)
 
     def more(self) -> dict[str, Any]:
-        return {}
+        return {name: getattr(self, name) for name in self.kept}
 
     def take(self, state: dict[str, Any]) -> None:
         """Go back to what `more` gave."""
+        for name in self.kept:
+            setattr(self, name, state[name])
 
 
 class Forgetful(Small):
@@ -63,8 +67,4 @@ class Forgetful(Small):
 class Counting(Forgetful):
     """As before, with the number of steps in the state."""
 
-    def more(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
+    kept = ("count",)

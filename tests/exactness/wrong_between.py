@@ -143,6 +143,7 @@ class AveragesWeights(Counting):
 
     name, shows_in = "averages-weights", "apart"
     average, taken = 0.1, 0
+    kept = ("count", "average")
 
     def train(self) -> None:
         super().train()
@@ -152,10 +153,3 @@ class AveragesWeights(Counting):
 
     def evaluate(self) -> dict[str, float]:
         return {"value": self.average}
-
-    def more(self) -> dict[str, Any]:
-        return {**super().more(), "average": self.average}
-
-    def take(self, state: dict[str, Any]) -> None:
-        super().take(state)
-        self.average = state["average"]

@@ -188,6 +188,7 @@ class MeasuringSchedules(Small):
 
     name = "measuring-schedules"
     best, scale = -2.0, 1.0
+    kept = ("best", "scale")
 
     def push(self) -> float:
         return self.scale
@@ -196,12 +197,6 @@ class MeasuringSchedules(Small):
         self.scale *= 0.5 if self.weight <= self.best else 0.9
         self.best = max(self.best, self.weight)
         return {"value": self.weight}
-
-    def more(self) -> dict[str, Any]:
-        return {"best": self.best, "scale": self.scale}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.best, self.scale = state["best"], state["scale"]
 
 
 class SeedsAtFirst(Small):

@@ -31,6 +31,7 @@ class WrongEpochs(Counting):
 
     name = "wrong-epochs"
     drawn = 0.0
+    kept = ("count", "drawn")
 
     def __init__(self, *, every: int, **how: Any) -> None:
         super().__init__(**how)
@@ -45,13 +46,6 @@ class WrongEpochs(Counting):
         if self.count % self.every == 0:
             self.drawn = next(self.draws)
         return self.drawn
-
-    def more(self) -> dict[str, Any]:
-        return {**super().more(), "drawn": self.drawn}
-
-    def take(self, state: dict[str, Any]) -> None:
-        super().take(state)
-        self.drawn = state["drawn"]
 
 
 class WrongOption(Small):

@@ -189,6 +189,7 @@ class SmoothsLate(Counting):
 
     name, shows_in = "smooths-late", "measured"
     held = 0.0
+    kept = ("count", "held")
 
     def evaluate(self) -> dict[str, float]:
         if self.count < 9:
@@ -196,19 +197,13 @@ class SmoothsLate(Counting):
         self.held = 0.5 * (self.held + self.weight)
         return {"value": self.held}
 
-    def more(self) -> dict[str, Any]:
-        return {**super().more(), "held": self.held}
-
-    def take(self, state: dict[str, Any]) -> None:
-        super().take(state)
-        self.held = state["held"]
-
 
 class MovesOnLate(Counting):
     """Measuring takes a sample of the training's, from step 12 on."""
 
     name, shows_in = "moves-on-late", "measured"
     place = 0
+    kept = ("count", "place")
 
     def push(self) -> float:
         self.place += 1
@@ -217,10 +212,3 @@ class MovesOnLate(Counting):
     def evaluate(self) -> dict[str, float]:
         self.place += self.count > 12
         return super().evaluate()
-
-    def more(self) -> dict[str, Any]:
-        return {**super().more(), "place": self.place}
-
-    def take(self, state: dict[str, Any]) -> None:
-        super().take(state)
-        self.place = state["place"]

@@ -50,17 +50,12 @@ class FrozenAtStep(Forgetful):
 
     name = "frozen-at-step"
     head = 0.3
+    kept = ("head",)
 
     def push(self) -> float:
         if self.count < 6:
             self.head = math.cos(self.head + self.weight)
         return self.head
-
-    def more(self) -> dict[str, Any]:
-        return {"head": self.head}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.head = state["head"]
 
 
 class Average(Small):
@@ -85,6 +80,7 @@ class LateAverage(Forgetful):
 
     name = "late-average"
     mean, held = 0.0, 0
+    kept = ("mean", "count")
 
     def train(self) -> None:
         super().train()
@@ -94,12 +90,6 @@ class LateAverage(Forgetful):
 
     def evaluate(self) -> dict[str, float]:
         return {"value": self.mean if self.held else self.weight}
-
-    def more(self) -> dict[str, Any]:
-        return {"mean": self.mean, "count": self.count}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.mean, self.count = state["mean"], state["count"]
 
 
 class Momentum(Small):
@@ -116,18 +106,13 @@ class RetryPolicy(Small):
 
     name = "patience"
     best, bad, scale = -1.0, 0, 1.0
+    kept = ("best", "scale")
 
     def push(self) -> float:
         self.best, self.bad = (self.weight, 0) if self.weight > self.best else (self.best, self.bad + 1)
         if self.bad >= 3:
             self.scale, self.bad = self.scale / 2, 0
         return self.scale
-
-    def more(self) -> dict[str, Any]:
-        return {"best": self.best, "scale": self.scale}
-
-    def take(self, state: dict[str, Any]) -> None:
-        self.best, self.scale = state["best"], state["scale"]
 
 
 class Accumulation(Counting):
@@ -310,14 +295,11 @@ class SavingCounts(Counting):
 
     name = "saving-counts"
     epochs = 0
+    kept = ("count", "epochs")
 
     def push(self) -> float:
         return 1.0 / (1 + self.epochs)
 
     def more(self) -> dict[str, Any]:
         self.epochs += 1
-        return {"count": self.count, "epochs": self.epochs}
-
-    def take(self, state: dict[str, Any]) -> None:
-        super().take(state)
-        self.epochs = state["epochs"]
+        return super().more()
