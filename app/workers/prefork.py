@@ -55,7 +55,7 @@ MODULES = (
     "celery.worker.loops",
     "app.api.application",
     "app.api.server",
-    "app.events.sql_records",
+    "app.events.sql_log",
     "app.events.trial_logs",
     "app.storage.object_store",
     "app.workers.scheduler.tick",

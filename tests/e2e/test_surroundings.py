@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 from installed import install
-from stacks import ROOT, Service, wait_for
-from toys import curves, trials
+from stacks import ROOT, wait_for
 
 from app.embedded.machine import redis_server, reserve
-from app.embedded.stack import Embedded, embedded
 from app.events.database import Database
 from stagetree.client import Client, StagetreeError
 
@@ -97,24 +95,6 @@ def test_a_study_runs_from_a_wheel_beside_modules_called_as_ours(folder: Path, p
     read = run(folder, programs / "stagetree", "trials", "last", "-o", "csv")
     assert read.returncode == 0, read.stderr
     assert read.stdout.count("completed") == 2
-
-
-@pytest.mark.slow
-def test_an_edited_helper_is_trained_anew(tmp_path: Path) -> None:
-    """The service keeps running; results of the old code do not count for the new one."""
-    (tmp_path / "trainer.py").write_text(TRAINER)
-    helper = tmp_path / "steps.py"
-    spec = trials("walk", ({"drift": 0.0}, 4))
-    spec |= {"trainer": "walk", "trainer_args": {}, "metric": "place"}
-    del spec["tuner"]["trials"][0]["hp"]["lr"]
-    stack = Embedded(tmp_path / "store", 1, [str(tmp_path / "trainer.py")])
-    with embedded(stack, await_slots=True), Client(stack.url) as client:
-        service, found = Service(client), list[tuple[float, int]]()
-        for step in (1.0, 1.0, 5.0):
-            helper.write_text(f"def noise():\n    return {step}\n")
-            study = service.run(spec)
-            found.append((curves(service, study["study"])[0]["value"], study["steps"]["executed"]))
-    assert found == [(4.0, 4), (4.0, 0), (20.0, 4)]
 
 
 ORDER = """
