@@ -37,6 +37,7 @@ from app.events import DatabaseUnavailable, PlanUnusable
 from app.events.plans import MAX_IDLE_EVENTS
 from app.process.garbage_collection import freeze_after_long_passes
 from app.process.limits import end_within
+from stagetree.system.memory import return_freed_memory
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +156,7 @@ def make_app(services: ApiServices) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: ApiServices = app.state.services
     sys.setswitchinterval(SWITCH_SECONDS)
+    return_freed_memory()
 
     def stop() -> None:
         end_within(services.stop_seconds)

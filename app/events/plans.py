@@ -54,7 +54,8 @@ def check_is_first(last: StoredEvent, found: Sequence[StoredEvent]) -> None:
 
 logger = logging.getLogger(__name__)
 
-BATCH = 10_000
+BATCH = 2_000
+"""Events that are in memory at once while a plan is folded."""
 
 IDLE_SECONDS = 600.0
 """A plan that was not used for this long is evicted."""
@@ -186,7 +187,7 @@ class Plans:
         at = self._clock()
         with self._lock:
             if stream not in self._entries or at - self._swept_at > self._idle_seconds / 10:
-                self._evict(at)  # perhaps this one, too
+                self._evict(at, stream)
             if stream not in self._entries:
                 self._entries[stream] = _Entry(SearchPlan(), at)
             entry = self._entries[stream]
@@ -194,14 +195,15 @@ class Plans:
             self._entries.move_to_end(stream)
             return entry
 
-    def _evict(self, at: float) -> None:
-        """Evict the plans that were not used for long, and the least recently used idle ones beyond the limit.
+    def _evict(self, at: float, newest: str) -> None:
+        """Evict the plans that were not used for long, and the least recently used idle ones beyond the limits.
 
-        A process that only writes to a plan never learns that its studies are over, so age counts as well.
+        newest: the stream whose plan is used next. It is evicted only for its age. A process that only writes to a plan
+        never learns that its studies are over, so age counts as well.
         """
         self._swept_at, idle, idle_events = at, 0, 0
         for stream, entry in reversed(list(self._entries.items())):
-            is_old, is_idle = at - entry.used_at > self._idle_seconds, not _is_running(entry)
+            is_old, is_idle = at - entry.used_at > self._idle_seconds, not _is_running(entry) and stream != newest
             if is_idle:
                 idle, idle_events = idle + 1, idle_events + entry.plan.version
             is_too_many = is_idle and (idle >= self._max_idle or idle_events > self._max_idle_events)

@@ -1,7 +1,7 @@
 """The history of a plan: the times of its events, the spans that slots trained, its decisions and its results.
 
-A history grows event by event while the plan is folded, or else it is read from the log. It also answers for earlier
-moments.
+A history grows event by event while the plan is folded, or else it is read from the log: a long one only once a chart
+needs it. It also answers for earlier moments.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ KEPT = 16
 
 KEPT_EVENTS = 50_000
 """The most events of these, without the newest history: each takes up to a kilobyte."""
+
+LONG = 20_000
+"""A history of more events is dropped while it grows, unless it was needed before."""
 
 DECISION_KINDS: dict[type[e.Event], str] = {
     e.TrialAdded: "start",
@@ -136,8 +139,8 @@ class PlanHistory:
     """The history of one stream, up to `version`."""
 
     def __init__(self) -> None:
+        self.is_needed = False
         self.times = array("d")
-        self.slots: set[str] = set()
         self.spans: list[SlotSpan] = []
         self.marks: list[tuple[int, str, int, int]] = []
         """(version, kind, index of the span, step)"""
@@ -246,7 +249,6 @@ class PlanHistory:
         self._under_way[chain] = len(self.spans)
         how: Any = {"proof": chain_work.proof, "members": chain_work.members, "kind": chain_work.kind}
         self.spans.append(SlotSpan(chain, chain_work.slot, stage, self.version, self.times[-1], **how))
-        self.slots.add(chain_work.slot)
 
     def _end(self, chain: ChainId, outcome: str) -> None:
         if (number := self._under_way.pop(chain, None)) is not None:
@@ -284,11 +286,16 @@ class PlanHistories:
         with self._open(stream) as history:
             if recorded[0].version == history.version + 1:
                 history.take_all(recorded)
+            is_kept = history.is_needed or history.version <= LONG
+        if not is_kept:
+            with self._lock:
+                self._kept.pop(stream, None)
 
     @contextmanager
     def holding(self, stream: str, version: int) -> Iterator[PlanHistory]:
         """The history of a plan, as far as `version` at least."""
         with self._open(stream) as history:
+            history.is_needed = True
             with collector_paused():
                 while history.version < version and (
                     batch := self._log.read(stream, after=history.version, limit=BATCH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
@@ -85,9 +86,20 @@ def _matching(
 
 def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None = None) -> tuple[StudyAnswer, int]:
     """The study, and the version of its plan."""
+    with showing_study(use, row, with_trials=with_trials, at=at) as (shown, version):
+        return (shown.with_fields(trials=list(shown.trials)) if with_trials else shown), version
+
+
+@contextmanager
+def showing_study(
+    use: Services, row: StudyRecord, *, with_trials: bool, at: int | None = None
+) -> Iterator[tuple[StudyAnswer, int]]:
+    """As `study`, but each trial is made when it is read, which may be done once, and within the block."""
     expected = _forecast_end(use, row, at)
     if at is not None:
-        return _past_study(use, row, at, expected, with_trials=with_trials)
+        with _showing_past_study(use, row, at, expected, with_trials=with_trials) as past:
+            yield past
+        return
     live = use.live(row.stream)
     reached = {ChainId(chain.chain): chain.step for chain in live}
     with use.open_study(row) as (plan, folded):
@@ -95,7 +107,7 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
 
         def make() -> StudyAnswer:
             return documents.study(
-                plan, folded.id, now=now, reached=reached, expected=expected, with_trials=with_trials
+                plan, folded.id, now=now, reached=reached, expected=expected, with_trials=with_trials, gather=iter
             )
 
         shown = make() if with_trials else use.overviews.get(row.id, moment, make)
@@ -104,7 +116,7 @@ def study(use: Services, row: StudyRecord, *, with_trials: bool, at: int | None 
             passing |= gain_fields(use, row, plan, is_packed=shown.packing is not None)
         if waits := waiting_reasons.study_reasons(use, row.stream, plan, folded, live):
             passing["waits_for"] = waits
-        return shown.with_fields(**passing), plan.version
+        yield shown.with_fields(**passing), plan.version
 
 
 def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast | None:
@@ -118,15 +130,16 @@ def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast |
     return forecast(study.spec.json)
 
 
-def _past_study(
+@contextmanager
+def _showing_past_study(
     use: Services, row: StudyRecord, at: int, expected: Forecast | None, *, with_trials: bool
-) -> tuple[StudyAnswer, int]:
+) -> Iterator[tuple[StudyAnswer, int]]:
     """The study after an event. The log has the running stages of that time, but not the steps within them."""
     with use.open_study(row, at) as (plan, study):
         with use.plan_histories.holding(row.stream, plan.version) as plan_history:
             now = plan_history.times[plan.version - 1]
-        shown = documents.study(plan, study.id, now=now, expected=expected, with_trials=with_trials)
-        return shown.with_fields(slots=Share(used=len(shown.progress.running), due=None)), plan.version
+        shown = documents.study(plan, study.id, now=now, expected=expected, with_trials=with_trials, gather=iter)
+        yield shown.with_fields(slots=Share(used=len(shown.progress.running), due=None)), plan.version
 
 
 def trials(

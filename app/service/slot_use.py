@@ -171,9 +171,9 @@ def gain_fields(use: Services, row: StudyRecord, plan: SearchPlan, *, is_packed:
 
 def gpu_sharing(use: Services, row: StudyRecord, plan: SearchPlan) -> list[Json]:
     """By GPU and number of slots, the slowdown of a step and the speed-up of all steps together."""
+    if not any(map(shared_gpu, plan.slots)):
+        return []
     with use.plan_histories.holding(row.stream, plan.version) as plan_history:
-        if not any(map(shared_gpu, plan_history.slots)):
-            return []
         stages = list(_stages(plan_history, plan, use.clock()))
     for stream in _last_plans(use):  # they may have shared a GPU with this one
         if stream != row.stream:

@@ -14,7 +14,7 @@ from stagetree.system.processes import PROC
 CGROUP = Path("/sys/fs/cgroup")
 """The limits of a container, as seen from inside it."""
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Constants of glibc's malloc.h."""
 
 HUGE_PAGE = 2**21
@@ -85,6 +85,21 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         mallopt(M_TRIM_THRESHOLD, 256 * 2**20)
+
+
+LARGE_BLOCK = 2**20
+
+
+def return_freed_memory() -> None:
+    """Let the C library return large blocks to the kernel when they are freed, for a process that rarely needs one.
+
+    By default, each thread has a heap of its own, and once a large block was freed, later ones of up to 32 MiB are
+    taken from the heaps and stay there. Nothing where the C library is not glibc.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+        mallopt(M_ARENA_MAX, 1)
 
 
 def gather_memory() -> None:

@@ -47,6 +47,27 @@ def test_folded_events_are_not_read_again(use: Services, done: str, monkeypatch:
     assert before == charts(use, done, position)
 
 
+@pytest.mark.parametrize(("long", "reads"), [(1, 1), (1_000, 0)])
+def test_a_long_history_is_read_for_the_first_chart(
+    use: Services, done: str, workers: Workers, monkeypatch: pytest.MonkeyPatch, long: int, reads: int
+) -> None:
+    """Once read, it grows with the plan like a short one."""
+    before, stream, read, whole = charts(use, done), use.find(done).stream, SqlLog.read, list[str]()
+    use.plan_histories.clear()
+    monkeypatch.setattr(plan_history, "LONG", long)
+    use.plan_histories.take(stream, use.log.read(stream))  # as while the plan is folded
+
+    def counting(log: SqlLog, stream: str, *, after: int = 0, limit: int | None = None) -> Any:
+        whole.extend([stream] * (limit == plan_history.BATCH and after == 0))
+        return read(log, stream, after=after, limit=limit)
+
+    monkeypatch.setattr(SqlLog, "read", counting)
+    assert charts(use, done) == before
+    workers.decide(done, c.PauseStudy(study=StudyId(done)))
+    assert charts(use, done)[0]["decisions"]["kind"][-1] == "pause"
+    assert len(whole) == reads
+
+
 def test_a_released_plan_is_read_from_the_log(
     use: Services, done: str, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

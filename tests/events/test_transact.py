@@ -264,6 +264,18 @@ def test_plans_of_many_events_are_released_first() -> None:
     assert plans.names() == ["last", "small", "another"]
 
 
+def test_the_only_plan_stays_however_long_it_is() -> None:
+    log, at, folded = MemoryLog(), [0.0], list[int]()
+    log.append("p", [submission("s"), StudyPaused(study="s")], expected=0, at=1.0)
+    plans = Plans(
+        log, max_idle_events=1, clock=lambda: at[0], on_fold=lambda stream, recorded: folded.append(len(recorded))
+    )
+    for _ in range(3):
+        plans.get("p")
+        at[0] += module.IDLE_SECONDS / 5
+    assert folded == [2]
+
+
 def test_a_released_plan_is_read_again() -> None:
     log, at = MemoryLog(), [0.0]
     log.append("p", [submission("s"), StudyPaused(study="s")], expected=0, at=1.0)

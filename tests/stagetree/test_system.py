@@ -66,6 +66,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: memory.resident_bytes(os.getpid()), 0),
         (memory.gather_memory, None),
         (memory.keep_freed_memory, None),
+        (memory.return_freed_memory, None),
         (processes.prefer_for_killing, None),
         (lambda: processes.kill_marked("A=1"), None),
         (lambda: processes.is_stopped(os.getpid()), False),
@@ -116,6 +117,7 @@ def test_a_library_without_the_calls_watches_nothing(monkeypatch: pytest.MonkeyP
     assert events.watch(str(tmp_path)) == -1 and [*events.closed()] == []
     events.close()
     memory.keep_freed_memory()
+    memory.return_freed_memory()
 
 
 def test_closed_files_are_reported(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from operator import call
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import TypeAdapter
 
 from app.api.access import Who
 from app.api.bodies import StudyBody, parse_study
 from app.api.errors import refusals
+from app.api.large_answers import LargeJson
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, computed, etag, heavy
 from app.api.strict import At, Cursor, Limit, Raw, StrictRoute, Write, WriterDep
 from app.api.turns import LARGE_BYTES
@@ -26,6 +28,9 @@ from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer, StudyWord
 
 router = APIRouter(tags=["studies"], route_class=StrictRoute)
+
+_study_json = TypeAdapter(StudyAnswer)
+"""Writes an answer without a list of its trials: pydantic only warns that it has an iterator."""
 
 Json = dict[str, Any]
 Slots = Annotated[int, Query(ge=1, le=10_000, description="the number of slots for the study")]
@@ -94,19 +99,18 @@ def list_studies(
 @heavy
 def get_study(
     request: Request,
-    response: Response,
     row: StudyRowDep,
     use: ServicesDep,
     trials: WithTrials = True,
     at: At = None,
 ) -> Any:
     """Its best trial, its trials, its cost, and its running stages."""
-    shown, version = queries.study(use, row, with_trials=trials, at=at)
-    tag = etag(version)
-    response.headers.update(caching_headers(tag))
-    if shown.finished_at and client_has(request, tag):
-        return Response(status_code=304, headers=response.headers)
-    return shown
+    with queries.showing_study(use, row, with_trials=trials, at=at) as (shown, version):
+        headers = caching_headers(tag := etag(version))
+        if shown.finished_at and client_has(request, tag):
+            return Response(status_code=304, headers=headers)
+        text = _study_json.dump_json(shown, by_alias=True, exclude_unset=True, warnings="none")
+    return LargeJson(text, headers=headers)
 
 
 def _command(name: str, summary: str) -> Json:

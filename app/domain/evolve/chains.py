@@ -24,6 +24,7 @@ def assign(plan: SearchPlan, event: e.ChainAssigned) -> None:
         kind=event.kind,
     )
     plan.chains.begin(chain)
+    plan.slots.add(event.slot)
     if event.proof is not None:
         return
     plan.measurements += plan.packing is None

@@ -51,6 +51,8 @@ class SearchPlan:
 
     chains: ChainsUnderWay = field(default_factory=ChainsUnderWay)
     stages_run: int = 0
+    slots: set[str] = field(default_factory=set)
+    """The slots that have led chains."""
     gpus: set[str] = field(default_factory=set)
     """The kinds of GPU that have been given stages."""
     environments: dict[str, e.EnvironmentSeen] = field(default_factory=dict)

@@ -7,7 +7,7 @@ a chain without one has just begun.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypedDict, get_args
 
@@ -35,6 +35,9 @@ from stagetree.models.trials import Averaged, Failure, Note, Prediction, Trial, 
 Busy = Mapping[NodeId, Sequence[Stage]]
 """By node, the stages that running chains have yet to train."""
 
+Gather = Callable[[Iterable[Trial]], Iterable[Trial]]
+"""What the trials of an answer are put in. `iter` makes each when the answer is read, which may be done once."""
+
 UNUSED = Share(used=0, due=None)
 _make_trial = constructor_without_validation(Trial)
 
@@ -50,6 +53,7 @@ def study(
     expected: Forecast | None = None,
     slots: Share = UNUSED,
     with_trials: bool = True,
+    gather: Gather = list,
 ) -> StudyAnswer:
     """A study with its results.
 
@@ -57,8 +61,7 @@ def study(
     """
     folded = plan.studies[name]
     board, order, cost = build_leaderboard(folded), results.rank_trials(plan, folded), accounting.cost(plan, folded)
-    more = _spec_and_trials(plan, folded, board) if with_trials else {}
-    more |= pareto_fields(plan, folded) | _optional_fields(plan, folded, now)
+    more = _spec_and_trials(plan, folded, board, gather) if with_trials else {}
     return StudyAnswer(
         study=folded.id,
         name=folded.spec.name,
@@ -90,11 +93,11 @@ def study(
         grows_by=SIZE_FIELDS.get(folded.spec.kind),
         grows_from=current_size(folded),
         **_annotations(plan, folded),
-    ).with_fields(**lineage(folded), **more)
+    ).with_fields(**lineage(folded), **more, **pareto_fields(plan, folded), **_optional_fields(plan, folded, now))
 
 
-def _spec_and_trials(plan: SearchPlan, study: Study, board: Leaderboard) -> dict[str, Any]:
-    return {"spec": study.spec.json, "trials": _trials(plan, study, study.trials, board)}
+def _spec_and_trials(plan: SearchPlan, study: Study, board: Leaderboard, gather: Gather) -> dict[str, Any]:
+    return {"spec": study.spec.json, "trials": gather(_trials(plan, study, study.trials, board))}
 
 
 def _optional_fields(plan: SearchPlan, study: Study, now: float) -> dict[str, Any]:
@@ -191,14 +194,15 @@ def _payer(chain: ChainRecord) -> str:
 def trials(plan: SearchPlan, study: Study, after: int = 0, limit: int | None = None) -> list[Trial]:
     """The trials of a study, or up to `limit` of them from number `after` on."""
     chosen = study.trials[after : None if limit is None else after + limit]
-    return _trials(plan, study, chosen, build_leaderboard(study))
+    return list(_trials(plan, study, chosen, build_leaderboard(study)))
 
 
-def _trials(plan: SearchPlan, study: Study, chosen: Sequence[search_plan.Trial], board: Leaderboard) -> list[Trial]:
+def _trials(plan: SearchPlan, study: Study, chosen: Sequence[search_plan.Trial], board: Leaderboard) -> Iterator[Trial]:
     if not chosen:  # as in the answer to its submission
-        return []
+        return
     busy, mark, front = _busy(plan), marks(plan, study), pareto_trials(plan, study)
-    return [_trial(plan, study, trial, busy, board, mark(trial), front) for trial in chosen]
+    for trial in chosen:
+        yield _trial(plan, study, trial, busy, board, mark(trial), front)
 
 
 def trial(plan: SearchPlan, trial: search_plan.Trial) -> TrialDetail:
