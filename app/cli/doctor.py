@@ -20,6 +20,7 @@ from app.cli.extras import STORE, is_installed
 from app.cli.options import DEFAULT_DIR, Output, Server
 from app.cli.output import Format, one_line, print_answer
 from app.cli.service import server_url
+from stagetree.backoff import Backoff
 
 Json = dict[str, Any]
 NEWEST_TRIED = (3, 13)
@@ -27,6 +28,11 @@ NEWEST_TRIED = (3, 13)
 
 MOST_AHEAD = 5.0
 """Seconds by which two clocks may differ. Leases use the database's clock, but people compare times of all machines."""
+
+
+ASKED, ASK_AGAIN = 3, Backoff(2.0, 2.0)
+"""How often a server is asked whether it is ready. At its first look it imports what its store needs: on a busy machine
+that takes longer than it waits."""
 
 
 class Finding(NamedTuple):
@@ -173,10 +179,17 @@ def _clock(url: str) -> str:
 
 def _service(url: str) -> str:
     """Check the server's database, schema, broker, store, scheduler and slots."""
-    from stagetree.client import Client
+    from stagetree.client import Client, ProblemError
 
     with Client(url, retries=0) as client:
-        client.ready()
+        for attempt in ASK_AGAIN.attempts():
+            try:
+                client.ready()
+            except ProblemError:
+                if attempt == ASKED:
+                    raise
+            else:
+                break
     return "database, schema, broker, store, scheduler and slots are well"
 
 

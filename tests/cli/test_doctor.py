@@ -11,6 +11,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 
 import pytest
 import typer
@@ -18,19 +19,24 @@ import typer
 from app.cli import doctor
 from app.cli.doctor import NEEDS, Finding, examine
 from app.cli.options import DEFAULT_DIR
+from stagetree.backoff import Backoff
 
 NOT_READY = b'{"title": "Service Unavailable", "detail": "Not ready: slots: no slot is at work"}'
 
 
 class Answers(BaseHTTPRequestHandler):
     ahead = 0.0
+    refusals: ClassVar = [NOT_READY]
+    """The answers to whether it is ready, the last one for ever."""
 
     def do_GET(self) -> None:
-        is_ready = self.path.endswith("readyz")
-        body = NOT_READY if is_ready else b"{}"
-        self.send_response_only(503 if is_ready else 200)
+        body = b"{}"
+        if self.path.endswith("readyz"):
+            body = self.refusals.pop(0) if len(self.refusals) > 1 else self.refusals[0]
+        is_refused = body == NOT_READY
+        self.send_response_only(503 if is_refused else 200)
         self.send_header("Date", formatdate(time.time() + self.ahead, usegmt=True))
-        self.send_header("Content-Type", "application/problem+json" if is_ready else "application/json")
+        self.send_header("Content-Type", "application/problem+json" if is_refused else "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -63,9 +69,17 @@ def test_a_wrong_clock_is_reported(url: str, ahead: float, said: str, monkeypatc
     assert abs(float(seconds[1]) - abs(ahead)) < 5.0
 
 
-def test_a_broken_service_is_reported(url: str) -> None:
+def test_a_broken_service_is_reported(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ASK_AGAIN", Backoff(0.0, 0.0))
     finding = examine_one("service", url)
     assert not finding.ok and "no slot is at work" in finding.detail
+
+
+def test_a_service_that_is_late_at_first_is_asked_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its first look a server once imported for longer than it waits, and was called broken."""
+    monkeypatch.setattr(doctor, "ASK_AGAIN", Backoff(0.0, 0.0))
+    monkeypatch.setattr(Answers, "refusals", [NOT_READY, b"{}"])
+    assert examine_one("service", url).ok
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_a_backup_made_amid_faults_resumes_elsewhere(
     """It is restored to another database, with its checkpoints in a folder, and comes to the same values there."""
     chance, name = Random(seed), f"stagetree_{uuid4().hex[:12]}"
     study = cluster.submit(grid(f"chaos backup {seed}", seconds=0.2))
-    cluster.wait_for_event(study, "StageCompleted")  # there is a checkpoint
+    cluster.wait_for_event(study, "CheckpointKept")
     here = {**os.environ, **cluster.settings, "PATH": postgres_programs}
     command = [sys.executable, "-m", "stagetree"]
     made = [*command, "backup", str(tmp_path / "kept"), "--checkpoints"]

@@ -136,7 +136,7 @@ def test_a_transaction_that_lost_a_race_is_retried(postgres_url: str) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lock, ["xy", "yx"]))
-    assert min(done) == 1 < max(done), "twice, where the victim locks its first row again before the other one wakes"
+    assert max(done) > 1  # both, where the victim locks its first row again before the other one wakes
     records.close()
 
 
