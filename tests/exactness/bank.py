@@ -21,9 +21,9 @@ from stagetree import Trainer
 
 FOLDER = Path(__file__).parent
 WRONG = ("wrong_state", "wrong_chance", "wrong_process", "wrong_modules", "wrong_between", "wrong_late")
-RIGHT = ("right", "right_modules", "right_between")
-LEFT, TRACES = ("wrong_left",), ("leaves_traces",)
-"""What the first leave in a process would make the next trial in it wrong; none of it reaches one."""
+RIGHT = ("right", "right_modules", "right_between", "right_evaluation")
+LEFT = ("wrong_left",)
+"""What they leave in a process would make the next trial in it wrong; none of it reaches one."""
 SAVED = ("saving-rounds", "saving-counts")
 """A trial alone is saved where its hyper-parameters change, too: what that changes is marked, and not undone."""
 
@@ -42,7 +42,7 @@ def file_of(kind: type[Trainer]) -> str:
 
 @cache
 def sources() -> dict[str, TrainerSource]:
-    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT + LEFT + TRACES)}
+    return {name: TrainerSource(file_of(kind), "1") for name, kind in trainers(WRONG + RIGHT + LEFT)}
 
 
 def grid(trainer: str, **more: Any) -> Json:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from alone import Alone
-from bank import LEFT, RIGHT, SAVED, TRACES, WRONG, changes, compare_studies, compare_study, file_of, sources, trainers
+from bank import LEFT, RIGHT, SAVED, WRONG, changes, compare_studies, compare_study, file_of, sources, trainers
 from causes import is_true
 from cluster import Cluster
 
@@ -79,13 +79,6 @@ def test_leftovers_of_training_reach_no_other_trial(start: Start, alone: Alone, 
     shown = compare_studies(start(proofs), kinds, alone)
     assert {name: each.other for name, each in shown.items() if each.other} == {}
     assert {name for name, each in shown.items() if each.isolated or each.state != "completed"} == set()
-
-
-@pytest.mark.slow
-def test_an_evaluation_that_leaves_a_trace_in_the_state_is_named(start: Start, alone: Alone) -> None:
-    [shown] = compare_studies(start(True), dict(trainers(TRACES)), alone).values()
-    assert "Likely: evaluate() or state_dict() changes something that train() reads" in shown.isolated
-    assert not shown.other
 
 
 def test_a_process_without_leftovers_is_reused(start: Start, alone: Alone) -> None:

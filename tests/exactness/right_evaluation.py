@@ -1,4 +1,4 @@
-"""Trainers whose evaluation leaves a trace in the state, though training comes out the same: users are warned."""
+"""Trainers whose evaluation leaves a trace in the state, though training comes out the same."""
 
 from __future__ import annotations
 
