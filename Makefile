@@ -28,7 +28,7 @@ up: .venv/.installed  ## start the embedded stack (API, scheduler, one worker pe
 	@$(BIN)/stagetree up
 
 # The folders with the longest tests come first.
-WAITING := tests/docs tests/e2e tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
+WAITING := tests/e2e tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
 
 test: .venv/.installed-dev  ## all tests; those that start processes mostly wait, so the others run beside them
 	@$(MAKE) --no-print-directory --jobs=2 test-processes test-others
