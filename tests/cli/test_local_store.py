@@ -404,7 +404,7 @@ def test_enqueued_trials_are_listed_and_withdrawn_in_a_local_store(
     stagetree: Stagetree, here: Path, write: Write
 ) -> None:
     """Of a study whose budget ended it: one that its tuner took up, and one that waits."""
-    asha = {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 2}
+    asha = {"kind": "asha", "num_trials": 2, "min_steps": 2, "max_steps": 2, "sampler": "random"}
     rates = grid("told")["space"]["lr"][:2]
     study = grid("told") | {"tuner": asha, "suggestions": [{"lr": lr} for lr in rates], "max_total_steps": 2}
     assert stagetree("run", write(study), "--slots", 1, "--trainers", TOYS[0], "--quiet", "--no-check").code == 0
