@@ -90,7 +90,10 @@ def _same_from_the_log(workers: Workers, study: str) -> None:
             {"tuner": {**ASHA, "max_steps": 20, "min_steps": 20, "sampler": "tpe"}},
             "with results after at most 20 steps, and",
         ),
-        ({"tuner": {**ASHA, "sampler": "random"}}, "must be left out, or the tuner's sampler be one of tpe, gp, trunks"),
+        (
+            {"tuner": {**ASHA, "sampler": "random"}},
+            "must be left out, or the tuner's sampler be one of tpe, gp, trunks",
+        ),
     ],
 )
 def test_what_cannot_be_learnt_from(http: TestClient, source: str, fields: dict[str, Any], problem: str) -> None:
