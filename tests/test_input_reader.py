@@ -64,6 +64,7 @@ def test_one_process_serves_consecutive_reads_and_none_starts_early(reader: Inpu
 def test_the_process_can_be_started_before_it_is_needed(reader: InputReader) -> None:
     """Once the first read, in the check of a trainer, waited a fifth of a second for it."""
     reader.prepare()
+    wait_for("a process of which the system tells the command", processes)
     [process] = processes()
     reader.prepare()
     assert reader.read([READY]) == [None] and processes() == [process]
