@@ -47,12 +47,13 @@ if TYPE_CHECKING:
         Warmup,
         Wsd,
     )
-    from stagetree.sequences.base import fraction
+    from stagetree.sequences.fractions import fraction
     from stagetree.sequences.values import mix, shares
     from stagetree.space import Space
+    from stagetree.space.conditions import when
     from stagetree.space.distributions import Choice, LogRandInt, LogUniform, Normal, RandInt, SpaceError, Uniform
     from stagetree.space.notation import choice, lograndint, loguniform, normal, randint, uniform
-    from stagetree.space.where import WhereError, when
+    from stagetree.space.where import WhereError
     from stagetree.spec import Problem, SpecError, StudySpec, TrialSpec
     from stagetree.spec.tuners import (
         AshaTuner,
@@ -167,6 +168,7 @@ _HOMES = {
     "client.blocking": ("wait_all", "wait_any"),
     "client.trial_requests": ("Result",),
     "trainer.command": ("CommandTrainer",),
+    "space.conditions": ("when",),
     "space.distributions": ("Choice", "LogRandInt", "LogUniform", "Normal", "RandInt", "SpaceError", "Uniform"),
     "space.notation": ("choice", "lograndint", "loguniform", "normal", "randint", "uniform"),
     "errors": (
@@ -202,7 +204,7 @@ _HOMES = {
         "Warmup",
         "Wsd",
     ),
-    "sequences.base": ("fraction",),
+    "sequences.fractions": ("fraction",),
     "sequences.values": ("mix", "shares"),
     "space": ("Space",),
     "spec": ("Problem", "SpecError", "StudySpec", "TrialSpec"),
@@ -226,7 +228,7 @@ _HOMES = {
     "trainer.torch_trainer": ("TorchTrainer",),
     "trainer": ("Trainer",),
     "runtime.checkpoints.weight_files": ("export_weights", "load_state", "load_weights"),
-    "space.where": ("WhereError", "when"),
+    "space.where": ("WhereError",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

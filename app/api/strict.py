@@ -27,7 +27,7 @@ from app.api.services import COMPUTED, HEAVY, ServicesDep, services
 from app.api.turns import LARGE_BYTES
 from app.events import Decide, Idempotency, StoredEvent, transact
 from app.events import Write as Transaction
-from app.service.access import spending_fields
+from app.service.allowances import spending_fields
 from app.service.services import HttpProblem, InvalidField
 from stagetree.limits import MOST_PATH, JsonWalk, Limits
 from stagetree.sequences import did_you_mean

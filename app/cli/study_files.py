@@ -78,14 +78,14 @@ def check_tuner(spec: StudySpec) -> None:
     Raises `MissingExtra` if the study's tuner or sampler computes by a package that is not installed. A preview takes
     random configurations for a sampler that learns, so it needs nothing for that.
     """
-    from app.search.tuners import driver
+    from app.service import study_checks
     from app.simulation.virtual_run import remove_guidance
     from stagetree.spec import StudySpec
 
     is_predicting = spec.tuner.kind in ("pop", "early_term") or spec.stop_hopeless is not None
     if is_predicting or getattr(spec.tuner, "sampler", "") in ("sobol", "halton"):
         require("numpy", "scipy")
-    driver.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
+    study_checks.check_tuner(StudySpec(**remove_guidance(spec.to_json())))
 
 
 def trainer_advice(spec: StudySpec, source: TrainerSource) -> list[str]:

@@ -13,10 +13,10 @@ from typing import Any
 from app.domain import commands as c
 from app.domain import events as e
 from app.domain.events import Json
-from app.domain.outstanding_requests import may_reach_target
 from app.domain.sampler_inputs import SuggestionWithdrawn
 from app.domain.schedule import path, path_from
 from app.domain.search_plan import SearchPlan, Study, Trial
+from app.domain.targets import may_reach_target
 from app.domain.terms import NodeId, Refused, StateConflict, StudyId, Unknown
 from stagetree.limits import DATA_SEED, Limits, check_trial
 from stagetree.sequences import SequenceError, did_you_mean, first_parts, parse_for_length

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from app.events.log import Alongside, Archived, EventLog, Idempotency, StoredEvent, VersionConflict
+from app.events.lost_commits import LostCommits
 from app.events.past import MeasuredProfiles, Snapshots, last_profile, packs_on_record, profiles_on_record
-from app.events.plans import LostCommits, Plans, PlanUnusable
+from app.events.plans import Plans, PlanUnusable
 from app.events.records import OPTIMISTIC, Decide, Moved, Records, Write, change, transact
 from app.events.rows import (
     AT_WORK,

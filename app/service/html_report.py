@@ -5,19 +5,12 @@ have pages of their own.
 
 The study's log is here as well: one event a line as JSON, and replays of its decisions, as they were or with changed
 settings.
-
-A report for others leaves secrets out: paths, hosts, slots, addresses and the names of people. Every string is
-redacted, values and names alike. Known names come from slots, hosts, this machine, its user, and people in the log.
-Text that looks like a path or an address is hidden as well, since tracebacks and notes hold any text. This hides more
-than necessary, and leaves nothing of such a form.
 """
 
 from __future__ import annotations
 
 import base64
-import getpass
 import json
-import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -32,6 +25,7 @@ from app.domain.terms import StudyId, Unknown
 from app.events import StoredEvent, StudyRecord
 from app.events.codec import UnknownEvent, decode, encode
 from app.service import chart_data, files, queries
+from app.service.redaction import Redactor, local_names
 from app.service.services import InvalidField, Services
 from app.service.views.film_files import CARD
 from app.service.views.trial_order import json_safe
@@ -58,8 +52,8 @@ META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 def report(use: Services, row: StudyRecord, *, public: bool = False, url: str = "") -> str:
     """The HTML. Raises `Unknown` if the page was not built.
 
-    public: redact paths, hosts, addresses and names of people. url: the future address of the file;
-    link previews then show the picture of `picture_beside`. Raises `InvalidField` for a wrong address.
+    public: redact paths, hosts, addresses and names of people (`app.service.redaction`). url: the future address of the
+    file; link previews then show the picture of `picture_beside`. Raises `InvalidField` for a wrong address.
     """
     picture = picture_beside(url, row.id)[0] if url else ""
     index = files.index()
@@ -249,77 +243,3 @@ def _compute_what_if(study: StudyId, changes: Json, events: Iterable[Event]) -> 
 def log(use: Services, row: StudyRecord) -> Iterator[str]:
     """The whole log of the study's plan, one event a line."""
     return lines(use.log.scan(row.stream))
-
-
-# ------------------------------------------------------------------------------------------------------------ redaction
-
-
-HIDDEN = "[hidden]"
-PLACES = re.compile(
-    r"""
-    \b[a-z][a-z0-9+.-]*://[^\s"'<>)]+         # an address with its scheme
-    | [\w.+-]+@[\w-]+(?:\.[\w-]+)*            # a user at a host
-    | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b    # an IP address
-    | (?<![\w:])(?=[\w.-]*[A-Za-z])[\w-]+(?:\.[\w-]+)*:\d{2,5}\b   # a host and a port
-    | \b[A-Za-z]:\\[^\s"']+                   # paths: of Windows, from the root or the home, and with several folders
-    | (?<![\w\])])(?:~|\.{1,2})?/[^\s"'`<>:;,()]+
-    | \b[\w.-]+(?:/[\w.-]+){2,}
-    """,
-    re.VERBOSE,
-)
-BETWEEN_TAGS = re.compile(r">([^<]+)<")
-DROPPED = ("owner", "project", "by", "host", "hosts", "repository", "inputs", "device", "key", "objects", "sinks")
-"""Fields whose values are such names, or records of files."""
-
-SHORTEST = 2
-"""A shorter name would match within any word."""
-
-
-class Redactor:
-    """Redacts whole answers. names: people and hosts. slots: replaced by numbers. kept: ids that stay."""
-
-    def __init__(self, names: Iterable[str], slots: Iterable[str], kept: Iterable[str] = ()) -> None:
-        self._kept = frozenset(kept)
-        numbered = {slot: f"slot {number}" for number, slot in enumerate(sorted(set(slots)))}
-        words = {name: HIDDEN for name in names if len(name) >= SHORTEST} | numbered
-        longest = sorted(filter(None, words), key=len, reverse=True)
-        self._words = words
-        self._known = re.compile("|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in longest) or r"(?!)")
-
-    def redact(self, value: Any) -> Any:
-        """The same without the secrets; JSON stays JSON."""
-        if isinstance(value, str):
-            if value in self._kept:
-                return value
-            return self._redact_svg(value) if value.startswith("<svg") else self.text(value)
-        if isinstance(value, list | tuple):
-            return [self.redact(each) for each in value]
-        if isinstance(value, Mapping):
-            return {self.text(str(name)): self._field(str(name), each) for name, each in value.items()}
-        return value
-
-    def text(self, text: str) -> str:
-        """Known names go first, so that the rest of an address still looks like one."""
-        return PLACES.sub(HIDDEN, self._known.sub(lambda found: self._words[found[0]], text))
-
-    def _field(self, name: str, value: Any) -> Any:
-        if name not in DROPPED or (name == "by" and value in ("tuner", "user")):
-            return self.redact(value)
-        return type(value)() if isinstance(value, str | list | dict) else None
-
-    def _redact_svg(self, svg: str) -> str:
-        """Redact the text of a drawing, and leave its markup and style."""
-        parts = re.split(r"(<style>.*?</style>)", svg, flags=re.DOTALL)
-        return "".join(each if each.startswith("<style>") else self._redact_markup(each) for each in parts)
-
-    def _redact_markup(self, drawn: str) -> str:
-        return BETWEEN_TAGS.sub(lambda found: f">{self.text(found[1])}<", drawn)
-
-
-def local_names() -> list[str]:
-    """This machine and its user."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have a user without a name
-        user = ""
-    return [platform.node(), user]

@@ -10,7 +10,7 @@ from app.domain.sampler_inputs import learned_text
 from app.domain.terms import Principal, StudyId
 from app.events import MeasuredProfiles
 from app.registry import TrainerSource, unread_hyper_parameters
-from app.service import slot_use, submission, suggestions
+from app.service import slot_use, submission, suggestions, undeclared_inputs
 from app.service.services import InvalidField, Services
 from stagetree.models.previews import Preview
 from stagetree.spec import StudySpec
@@ -31,7 +31,7 @@ def preview(use: Services, spec: StudySpec, trainer: TrainerSource, slots: int, 
     learned = [learned_text(each) for each in suggestions.learn_results(use, spec, StudyId(""), who)]
     plan = submission.opening_event(spec, trainer, project=who.project or "")
     stream = submission.plan_name(plan)
-    seen = () if spec.inputs or spec.begin_from else submission.changed_files(use, stream, (), spec.runtime_args)
+    seen = () if spec.inputs or spec.begin_from else undeclared_inputs.changed_files(use, stream, (), spec.runtime_args)
     files = map(changed_text, seen)
     measured = MeasuredProfiles.read(use.log, plan, spec.devices)
     try:

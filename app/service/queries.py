@@ -125,7 +125,7 @@ def _forecast_end(use: Services, row: StudyRecord, at: int | None) -> Forecast |
         study = plan.studies.get(StudyId(row.id))
     if study is None or (study.is_final and at is None):
         return None
-    from app.simulation.preview import forecast  # slow to import
+    from app.simulation.forecast import forecast
 
     return forecast(study.spec.json)
 

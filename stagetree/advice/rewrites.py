@@ -15,7 +15,7 @@ from typing import Any
 from stagetree.advice.sharing import TAIL
 from stagetree.advice.tuning import RATES, sample_configurations
 from stagetree.sequences import Sequence, SequenceError, needs_length
-from stagetree.sequences.base import resolve_fractions
+from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space import LENGTH
 from stagetree.space.distributions import is_number
 from stagetree.spec import SpecError, StudySpec

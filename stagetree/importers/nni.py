@@ -13,8 +13,8 @@ from stagetree.importers.draft import Draft
 from stagetree.importers.values import MODES, choice, evenly, multiples, number, whole
 from stagetree.sequences import SequenceError, did_you_mean
 from stagetree.space import plain
+from stagetree.space.conditions import when
 from stagetree.space.notation import loguniform, normal, randint
-from stagetree.space.where import when
 
 Json = dict[str, Any]
 

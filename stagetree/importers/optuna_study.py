@@ -14,8 +14,8 @@ from stagetree.importers.draft import Draft
 from stagetree.importers.values import MODES, choice, evenly
 from stagetree.sequences import SequenceError
 from stagetree.space import plain
+from stagetree.space.conditions import when
 from stagetree.space.notation import lograndint, loguniform, randint
-from stagetree.space.where import when
 
 if TYPE_CHECKING:
     import optuna

@@ -18,13 +18,9 @@ from stagetree.sequences.base import (
     Sequence,
     check_count,
     did_you_mean,
-    has_fraction,
-    is_fraction,
     last_change,
     matching_families,
-    needs_length,
     parse,
-    parse_for_length,
     with_ends,
 )
 from stagetree.sequences.composed import OneCycle, Part, Piecewise, Warmup, Wsd, first_parts
@@ -41,6 +37,7 @@ from stagetree.sequences.families import (
     Values,
 )
 from stagetree.sequences.forms import CURVES, Form, Held, MovingForm, Piece
+from stagetree.sequences.fractions import has_fraction, is_fraction, needs_length, parse_for_length
 from stagetree.sequences.values import (
     Scalar,
     SequenceError,

@@ -30,9 +30,10 @@ from stagetree.space.distributions import (
     plain,
 )
 from stagetree.space.entries import read_entry
+from stagetree.space.lengths import LENGTH
 from stagetree.space.notation import DISTRIBUTIONS, canonical
 from stagetree.space.patterns import Choose, random_choices
-from stagetree.space.space import LENGTH, Space
+from stagetree.space.space import Space
 from stagetree.space.where import Where, WhereError
 
 __all__ = [

@@ -17,6 +17,7 @@ from stagetree.sequences import (
     parse,
     parse_for_length,
 )
+from stagetree.space.conditions import split
 from stagetree.space.distributions import Choice, SpaceError
 from stagetree.space.effort import spend
 from stagetree.space.patterns import (
@@ -30,7 +31,6 @@ from stagetree.space.patterns import (
     weight,
 )
 from stagetree.space.references import Unbound, find_references
-from stagetree.space.where import split
 
 _LISTED = 1_000_000
 """The most ways to choose inside one entry of which a grid makes a list."""

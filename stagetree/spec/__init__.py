@@ -17,8 +17,9 @@ from stagetree.spec.errors import Problem, SpecError, shorten
 from stagetree.spec.fields import OTHER_NAMES
 from stagetree.spec.study import StudySpec
 from stagetree.spec.trainer_inputs import BeginFrom, reduction_name
-from stagetree.spec.tuners.early_stopping import MAX_DRAWS, StopHopeless
+from stagetree.spec.tuners.early_stopping import StopHopeless
 from stagetree.spec.tuners.fixed import TrialSpec
+from stagetree.spec.tuners.pbt import MAX_DRAWS
 
 __all__ = [
     "MAX_DRAWS",

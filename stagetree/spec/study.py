@@ -14,14 +14,8 @@ from stagetree.sequences import Sequence, SequenceError, parse
 from stagetree.space import LENGTH, Space, Where, WhereError
 from stagetree.spec.checks import (
     EMPTY,
-    MOST_CONSTRAINTS,
-    MOST_METRICS,
-    Constraints,
-    Metrics,
-    Mode,
     check_length,
     check_limits,
-    check_objectives,
     check_written_names,
     missing_length_problems,
     problem_in,
@@ -44,6 +38,7 @@ from stagetree.spec.fields import (
     aliased,
     as_where,
 )
+from stagetree.spec.objectives import MOST_CONSTRAINTS, MOST_METRICS, Constraints, Metrics, Mode, check_objectives
 from stagetree.spec.suggestions import (
     MOST_STUDIES,
     MOST_SUGGESTIONS,

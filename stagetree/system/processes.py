@@ -39,7 +39,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def redirect_output(log: int) -> None:
-    """Write this process's output to the file of a descriptor from now on, and copy what is in its file so far."""
+    """Redirect this process's output to a log, given by its descriptor, and copy its earlier output there."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with contextlib.suppress(OSError):  # early output went to a terminal

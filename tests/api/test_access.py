@@ -14,8 +14,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 
-from app.api import access
-from app.api.access import AccessPolicy, needed_scope, peer_between
+from app.api import peers
+from app.api.access import AccessPolicy, needed_scope
+from app.api.peers import peer_between
 from app.domain.terms import Principal, Scope
 from app.main import create_app
 from app.service.access import KNOWN_SECONDS, create, revoke
@@ -107,7 +108,7 @@ def test_local_callers_need_no_token(app: FastAPI) -> None:
 
 
 def test_one_address_at_both_ends_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "tcp_owner", lambda there, here: os.geteuid())
+    monkeypatch.setattr(peers, "tcp_owner", lambda there, here: os.geteuid())
 
     def is_exempt(policy: AccessPolicy, there: str, here: str) -> bool:
         peer = peer_between((there, 4242), (here, 8000))

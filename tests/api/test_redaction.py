@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.html_report import HIDDEN, Redactor
+from app.service.redaction import HIDDEN, Redactor
 from tests.api.world import study_file
 from tests.plans import max_examples
 

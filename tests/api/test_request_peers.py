@@ -16,8 +16,8 @@ from fastapi import FastAPI
 from other_user import NOBODY, needs_root, request_text, send_as, status_for
 from starlette.types import Receive, Scope, Send
 
-from app.api import access
-from app.api.access import OVERFLOW_UID, peer_between, tcp_owner
+from app.api import peers
+from app.api.peers import OVERFLOW_UID, peer_between, tcp_owner
 from app.main import create_app
 from app.settings import Settings
 from stagetree.system import sockets
@@ -135,11 +135,11 @@ def test_hanging_up_gives_no_rights(app: FastAPI, study: str, handled_paths: lis
 def test_a_connections_owner_is_read_once(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up = list[Any]()
 
-    def look_up(there: access.Endpoint, here: access.Endpoint) -> int | None:
+    def look_up(there: peers.Endpoint, here: peers.Endpoint) -> int | None:
         looked_up.append(there)
         return tcp_owner(there, here)
 
-    monkeypatch.setattr(access, "tcp_owner", look_up)
+    monkeypatch.setattr(peers, "tcp_owner", look_up)
     for count in (1, 2):
         with httpx.Client(base_url=f"{server}{API}") as client:
             assert [client.get("/studies").status_code for _ in range(3)] == [200, 200, 200]

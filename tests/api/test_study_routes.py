@@ -16,7 +16,7 @@ from app.domain import commands as c
 from app.domain.accounting import Forecast
 from app.domain.terms import plan_id
 from app.service.services import ID, Services
-from app.simulation.preview import forecast
+from app.simulation.forecast import forecast
 from tests.api.world import API, STUDY, MakeApp, Workers, study_file
 
 
@@ -386,7 +386,7 @@ def test_how_far_a_study_will_go_is_reckoned_while_nobody_is_kept_from_its_plan(
         reckoned.append(found.steps)
         return found
 
-    monkeypatch.setattr("app.simulation.preview.forecast", forecast_beside)
+    monkeypatch.setattr("app.simulation.forecast.forecast", forecast_beside)
     for moment in ("", "?at=1"):
         shown = http.get(f"/studies/{study}{moment}").json()["progress"]
         assert shown["steps"]["expected"] == reckoned[-1] > 0

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.domain.terms import Principal, Scope
-from app.service import access
+from app.service import allowances
 from app.service.access import create
 from app.service.services import Services
 from tests.api.agent import call
@@ -68,7 +68,7 @@ def test_two_studies_at_the_same_time_do_not_spend_the_same_rest(
     agent: TestClient, use: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a look at the rest and its write another study comes, on another plan."""
-    read, raced = access.allowance_of, list[Json]()
+    read, raced = allowances.allowance_of, list[Json]()
 
     def overtaken(services: Services, who: Principal) -> Any:
         allowance = read(services, who)
@@ -78,7 +78,7 @@ def test_two_studies_at_the_same_time_do_not_spend_the_same_rest(
                 raced[0] = another.submit(submit, agent, 1, max_slot_seconds=80).result()
         return allowance
 
-    monkeypatch.setattr(access, "allowance_of", overtaken)
+    monkeypatch.setattr(allowances, "allowance_of", overtaken)
     late = submit(agent, 2, max_slot_seconds=80)
     assert raced[0]["budget_left"] == {"max_slot_seconds": 80}
     assert "must be at most the 20 s that token ci has left" in late["detail"]

@@ -20,8 +20,8 @@ from app.events.rows import ChainRecord, StudyRecord
 from app.service.views import documents, outcomes, plans
 from app.service.views.progress import progress as progress_of
 from app.service.views.trial_order import form_text
+from app.simulation.forecast import Forecast, forecast
 from app.simulation.pace import even_packs
-from app.simulation.preview import Forecast, forecast
 from app.simulation.simulator import Simulator
 from stagetree.sequences import Cosine, Linear, Sequence, Values, Wsd
 from tests.plans import Story, steps

@@ -11,7 +11,8 @@ from app.domain.events import Event, StudySubmitted
 from app.domain.evolve import fold
 from app.domain.search_plan import SearchPlan
 from app.events.log import Append, EventLog, VersionConflict
-from app.events.plans import LostCommits, Plans
+from app.events.lost_commits import LostCommits
+from app.events.plans import Plans
 from app.events.records import Write, transact
 
 AT = 1_764_424_931.0

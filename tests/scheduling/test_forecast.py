@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.simulation.preview import forecast
+from app.simulation.forecast import forecast
 from tests.domain.test_accounting import asha, simulator, submit
 from tests.domain.test_accounting import cost as cost_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.slot_use import MOSTLY, Slowdown, StageTiming, slowdowns
+from app.scheduling.slowdowns import MOSTLY, Slowdown, StageTiming, slowdowns
 
 TIMES = {1: 1.0, 2: 1.3, 3: 2.1}
 Work = Sequence[tuple[float, str, int]]

@@ -14,7 +14,7 @@ import pytest
 
 from app.api.bodies import parse_study
 from app.registry import Catalogue
-from app.search.tuners import driver
+from app.service import study_checks
 from stagetree.limits import LIMITS, JsonWalk, check_size
 from stagetree.sequences import SequenceError
 from stagetree.sequences.text_cache import MOST_LONG, SHORT, cached_by_text
@@ -99,7 +99,7 @@ MANY: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("of", MANY)
 def test_oversized_studies_are_refused_at_once(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "MOST_VALUES", 25_000)
+    monkeypatch.setattr(study_checks, "MOST_VALUES", 25_000)
     body, problem = MANY[of]
     refused: list[SpecError] = []
 

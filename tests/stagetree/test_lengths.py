@@ -17,7 +17,7 @@ from app.simulation.preview import preview
 from stagetree import Constant, OneCycle, SequenceError, SpecError, StudySpec, Wsd, fraction
 from stagetree.advice import advice
 from stagetree.sequences import parse
-from stagetree.sequences.base import resolve_fractions
+from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space import Space
 
 WSD: Json = {"family": "wsd", "peak": 0.01, "warmup": 100}
@@ -193,7 +193,7 @@ def test_pbt_leaves_fractions_as_they_are() -> None:
     space = {"lr": {**WSD, "peak": {"loguniform": [0.001, 0.1]}, "warmup": 0, "decay": fraction(0.2)}}
     tuner = {"kind": "pbt", "population_size": 4, "ready_steps": 10, "max_steps": 50}
     spec = study(space, tuner)
-    from app.search.tuners.population import Explorer
+    from app.search.tuners.explore import Explorer
 
     hp = {name: sequence.to_json() for name, sequence in spec.search_space.sample(0, 0).items()}
     changed = Explorer(spec).explore(hp, "a key")["lr"]["to"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.search.samplers import sampler_of
-from app.search.tuners.population import perturb
+from app.search.tuners.explore import perturb
 from stagetree.sequences import Constant
 from stagetree.space import (
     Choice,

@@ -9,7 +9,7 @@ import pytest
 from app.domain import commands as c
 from app.domain.search_plan import Study
 from app.search.tuners import tuner_of
-from app.search.tuners.sha import AsyncHyperband, Hyperband
+from app.search.tuners.hyperband import AsyncHyperband, Hyperband
 from stagetree.spec import StudySpec
 from stagetree.spec.tuners import KINDS, AshaTuner, AsyncHyperbandTuner
 from stagetree.spec.tuners.halving import bracket_sizes, rung_steps

@@ -14,7 +14,7 @@ from app.domain.commands import Extend, Start, Stop
 from app.domain.search_plan import Study
 from app.search.replay import replay
 from app.search.tuners.base import NewTrial
-from app.search.tuners.population import perturb, splice
+from app.search.tuners.explore import perturb, splice
 from stagetree.sequences import parse
 from stagetree.space import read_entry
 from stagetree.spec.tuners import PbtTuner

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from app.cli.commands import app as cli
 from app.registry import register
 from app.search.tuners.base import REGISTERED
-from app.search.tuners.driver import check_tuner
+from app.service.study_checks import check_tuner
 from stagetree.spec import SpecError, StudySpec
 
 WSD = {"family": "wsd", "peak": 0.05, "warmup": 0, "stable_until": 6, "decay": 4}
@@ -79,8 +79,8 @@ def test_random_trials_skip_endless_values() -> None:
 
 
 def test_a_long_list_of_trials_is_not_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.search.tuners.driver.MOST_LISTED", 3)
-    monkeypatch.delattr("app.search.tuners.driver.TunerDriver")
+    monkeypatch.setattr("app.service.study_checks.MOST_LISTED", 3)
+    monkeypatch.delattr("app.service.study_checks.TunerDriver")
     check_tuner(study({"kind": "grid", "max_steps": 5}, lr=[0.1, 0.2, 0.3, 0.4]))
 
 

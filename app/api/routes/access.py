@@ -14,7 +14,7 @@ from app.api.services import ApiServices, ServicesDep
 from app.api.strict import Cursor, Limit, StrictRoute
 from app.domain.terms import Principal, Scope
 from app.service import access, queries
-from app.service.access import allowance_of
+from app.service.allowances import allowance_of
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.domain import events as e
-from app.domain import outstanding_requests
+from app.domain import outstanding_requests, targets
 from app.domain.objectives import metric_problem
 from app.domain.search_plan import (
     CachedState,
@@ -111,7 +111,7 @@ def record_metrics(plan: SearchPlan, event: e.Evaluated) -> None:
     for trial in [plan.trial(key) for key in sorted(node.waiting.pop(event.step, ()))]:
         if not outstanding_requests.is_waiting_at(plan, trial, event.step):  # not for another repeat
             outstanding_requests.finish_waiting(plan, trial, event.step)
-    outstanding_requests.note_evaluation(plan, node, event.step)
+    targets.note_evaluation(plan, node, event.step)
     for study in [plan.studies[name] for name in plan.metric_unseen if node.id in plan.studies[name].max_step_by_node]:
         _check_reported_metrics(plan, node, study, event)
     plan.touched.add(node.id)

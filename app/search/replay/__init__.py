@@ -7,6 +7,7 @@ that learns are taken from the record, and so are users' requests.
 
 from __future__ import annotations
 
-from app.search.replay.replaying import Replay, replay
+from app.search.replay.replaying import replay
+from app.search.replay.report import Replay
 
 __all__ = ["Replay", "replay"]

@@ -8,9 +8,10 @@ from app.domain.commands import Start
 from app.domain.search_plan import TrialEvent
 from app.domain.terms import TrialEventKind
 from app.search.tuners.base import Tuner, custom
+from app.search.tuners.hyperband import AsyncHyperband, Hyperband
 from app.search.tuners.pop import Pop
 from app.search.tuners.population import Pbt
-from app.search.tuners.sha import Asha, AshaByPrediction, AsyncHyperband, Hyperband, Sha
+from app.search.tuners.sha import Asha, AshaByPrediction, Sha
 from app.search.tuners.stopping import AshaStopping, Bandit, EarlyTerm, Median
 from app.search.tuners.wrappers import Finishing, RankedByRungValues, watch
 from stagetree.space.distinct import Configuration

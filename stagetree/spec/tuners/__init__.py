@@ -15,12 +15,12 @@ from stagetree.spec.tuners.early_stopping import (
     CurveTuner,
     EarlyTermTuner,
     MedianTuner,
-    PbtTuner,
     PopTuner,
     StopHopeless,
 )
 from stagetree.spec.tuners.fixed import CustomTuner, ExternalTuner, FixedTuner, GridTuner, RandomTuner, TrialsTuner
 from stagetree.spec.tuners.halving import AshaTuner, AsynchronousTuner, AsyncHyperbandTuner, HyperbandTuner, ShaTuner
+from stagetree.spec.tuners.pbt import PbtTuner
 
 __all__ = [
     "KINDS",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from stagetree.sequences import Sequence, SequenceError, parse, parse_for_length
-from stagetree.sequences.base import resolve_fractions
+from stagetree.sequences.fractions import resolve_fractions
 from stagetree.space.distinct import UniqueSamples
 from stagetree.space.distributions import plain
 from stagetree.space.notation import expand_at
