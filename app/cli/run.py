@@ -99,7 +99,7 @@ def run(
 
 
 def _run_on_server(url: str, spec: StudySpec, show: Show, output: Format, *, is_named: bool, is_strict: bool) -> int:
-    """Run a study on a server; the exit code."""
+    """Run a study on a server, and return the exit code."""
     if not is_named:
         print(f"Sending the study to {redact(url)}, the server of STAGETREE_URL.", file=sys.stderr)
     with open_server(url) as service:
@@ -116,7 +116,7 @@ def _run_on_stack(
     *,
     is_strict: bool,
 ) -> int:
-    """Run a study on a stack of its own, and print advice while that starts; the exit code."""
+    """Run a study on a stack of its own, print advice while that starts, and return the exit code."""
     from app.cli.own_stack import own_stack
 
     stack.to_run = source.path
@@ -135,7 +135,7 @@ def _run_on_stack(
 
 
 def _run_and_print(service: Service[Documents], spec: StudySpec, show: Show, output: Format, *, is_strict: bool) -> int:
-    """Run the study and print its result, with advice; the exit code."""
+    """Run the study, print its result with advice, and return the exit code."""
     is_quiet = show is Show.quiet
     study = resume_interrupted(service, spec.to_json()) or report_submission(
         service.client.submit(spec.to_json()), is_quiet=is_quiet

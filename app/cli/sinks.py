@@ -207,7 +207,7 @@ class SinkThread(threading.Thread):
         return noted is not None and noted == over
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds` until an attempt ends; whether everything is written."""
+        """Wait at most `seconds` until an attempt ends, and return whether everything is written."""
         self._has_tried.wait(seconds)
         return self._is_written
 

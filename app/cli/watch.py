@@ -227,7 +227,7 @@ def watch_until_end(service: AnyService, study: str, show: Show) -> Json:
 
 
 def print_study(service: AnyService, study: Json, output: Format, *, is_strict: bool) -> int:
-    """Print the result; the exit code."""
+    """Print the result, and return the exit code."""
     if output is Format.json:
         print_json(study)
     else:

@@ -109,7 +109,7 @@ class SchedulerRole:
         change(records, lambda rows: rows.schedulers.record_tick(owner, host, pid, demand, **also))
 
     def _delete(self) -> bool:
-        """Delete once; whether nothing is left to delete for now. Wakes the scheduler if slots waited for room."""
+        """Delete once, and return whether nothing is left for now. Wakes the scheduler if slots waited for room."""
         freed = self._retention.look()
         if freed.objects:
             logger.info("deleted %d checkpoints, %.1f MiB", freed.objects, freed.bytes / 2**20)

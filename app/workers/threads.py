@@ -123,7 +123,7 @@ class PeriodicThread:
         self._woken.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end after `close`; whether it came in time."""
+        """Wait for the end after `close`, and return whether it came in time."""
         if self._task is None:
             return True
         self._task.join(seconds)

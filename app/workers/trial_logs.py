@@ -187,7 +187,7 @@ class LogSender:
         self._executor.spawn("sender", self._send_last).join(LAST_SECONDS)
 
     def send(self) -> bool:
-        """Send a piece of each file; whether nothing is left. Raises `DatabaseUnavailable`, `LostRace`."""
+        """Send a piece of each file, and return whether nothing is left. Raises `DatabaseUnavailable`, `LostRace`."""
         with self._lock:
             live = self._live
             files = [path for path in sorted(self._folder.rglob("*")) if path.is_file()]

@@ -47,7 +47,7 @@ class Endings:
         return self._spec.target is not None or self._spec.patience is not None
 
     def observe_evaluation(self, reached: TargetReached | None) -> bool:
-        """Take in an evaluation that reached the target, if one did; whether it is new."""
+        """Take in an evaluation that reached the target, if one did, and return whether it is new."""
         before, self._target_reached = self._target_reached, reached
         return reached != before
 

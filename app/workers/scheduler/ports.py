@@ -140,7 +140,7 @@ class Dispatch:
             self.send(chain, 0, member)
 
     def send(self, chain: str, stages: int, slot: str) -> bool:
-        """Send a message; whether the broker took it. stages: 0 for a slot that is lent to the chain."""
+        """Send a message, and return whether the broker took it. stages: 0 for a slot that is lent to the chain."""
         self._unsent[chain, slot] = stages
         if self._is_away:
             return False

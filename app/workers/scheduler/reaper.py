@@ -62,7 +62,7 @@ class Reaper:
         self._answered_since = None
 
     def reap(self, cluster: Cluster) -> bool:
-        """End all lost chains; whether there were any. Raises `DatabaseUnavailable`."""
+        """End all lost chains, and return whether there were any. Raises `DatabaseUnavailable`."""
         now = self._ports.elapsed()
         if self._answered_since is None or self._has_jumped(cluster.now, now):
             self._answered_since = now

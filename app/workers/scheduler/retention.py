@@ -198,7 +198,7 @@ class Retention:
     # ------------------------------------------------------------------------------------------------ what there is
 
     def _survey(self, versions: Mapping[str, int]) -> bool:
-        """Examine some changed plans, new ones first; whether all are up to date."""
+        """Examine some changed plans, new ones first, and return whether all are up to date."""
         self._uses = {stream: use for stream, use in self._uses.items() if stream in versions}  # others are archived
         outdated = [stream for stream in self._uses if self._uses[stream].version < versions.get(stream, 0)]
         changed = [*(stream for stream in versions if stream not in self._uses), *outdated]

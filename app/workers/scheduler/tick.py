@@ -47,7 +47,7 @@ class Scheduler:
         self._idle, self._may_write = Candidates((), ()), True  # after the last tick
 
     def tick(self) -> bool:
-        """Look and decide; whether the tick was completed.
+        """Look, decide, and return whether the tick was completed.
 
         An outage of the database is logged once, and the next tick tries again.
         """

@@ -92,7 +92,7 @@ class Tuning:
         return found
 
     def _tune_study(self, stream: str, name: StudyId, room: int) -> bool:
-        """Record the tuner's actions until it wants nothing more, or record the study's end; whether anything was
+        """Record the tuner's actions until it wants nothing more, or the study's end. Return whether anything was
         recorded.
         """
         try:

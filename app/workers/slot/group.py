@@ -83,7 +83,7 @@ class LaneGroup:
         return any(lane.is_between_stages for lane in self.lanes.values())
 
     def run(self) -> bool:
-        """Train all stages that may begin; whether each lane completed its stages."""
+        """Train all stages that may begin, and return whether each lane completed its stages."""
         if self._models:  # a pack begins in a process in which nothing was trained
             self._slot.trainer.end_process()
         with closing(self._reader):

@@ -144,7 +144,10 @@ class ChainCheckpoints:
         self._held = state
 
     def save_held(self, stage: e.Stage, last_words: Sequence[e.Event], is_branch_point: bool) -> bool:
-        """Store the held state; whether there was one. last_words: the chain's last facts, recorded with it."""
+        """Store the held state, and return whether there was one.
+
+        last_words: the chain's last facts, recorded with it.
+        """
         state, self._held = self._held, None
         if state is None:
             return False

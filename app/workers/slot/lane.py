@@ -176,11 +176,11 @@ class Lane(ABC):
 
     @abstractmethod
     def _fail(self, failed: TrainerFailed) -> bool:
-        """Handle a failure of the user's code or the trainer's process; whether the chain is complete."""
+        """Handle a failure of the user's code or the trainer's process, and return whether the chain is complete."""
 
     @abstractmethod
     def _discard(self, problem: CheckpointUnreadable) -> bool:
-        """Handle a lost checkpoint; whether the chain is complete."""
+        """Handle a lost checkpoint, and return whether the chain is complete."""
 
     @abstractmethod
     def _end(self, facts: Sequence[e.Event], *changes: RowChange) -> None:

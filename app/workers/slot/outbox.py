@@ -214,7 +214,7 @@ class FactOutbox:
         return self._thread.backlog
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all statements put before are recorded or void; whether they are in time."""
+        """Wait until all statements put before are recorded or void, and return whether they are in time."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:

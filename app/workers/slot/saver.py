@@ -141,7 +141,7 @@ class Saver:
         self.submit(claim, delete)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all jobs put before are done; whether they are in time."""
+        """Wait until all jobs put before are done, and return whether they are in time."""
         return self._thread.drain(seconds)
 
     def close(self) -> None:

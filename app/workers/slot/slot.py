@@ -89,7 +89,7 @@ class Slot:
         self._lending.serve(chain)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all checkpoints are stored and all facts recorded; whether they are in time."""
+        """Wait until all checkpoints are stored and all facts recorded, and return whether they are in time."""
         clock = self._dependencies.executor.now
         ends_at = None if seconds is None else clock() + seconds
         saver, outbox = self._context.saver, self._context.outbox

@@ -87,7 +87,7 @@ class WorkerThread(Generic[Item]):
             return self._items[self._under_way - 1]
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Wait until all items put before are done; whether they are in time."""
+        """Wait until all items put before are done, and return whether they are in time."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: not self._items, seconds))
 
