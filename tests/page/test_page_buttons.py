@@ -505,7 +505,7 @@ def test_controls_that_come_with_another(page: Page, studies: Json) -> None:
     expect(page.locator(".events li").last).to_contain_text("9")
     look_at(page, f"#/studies/{studies['done']}/tree/stages?node=")
     found = Found(page.get_by_role("img", name="The tree by steps"), "")
-    leads("node=", by=drag((0.05, 0.2)))(page, found)
+    redraws("node=", by=drag((0.05, 0.2)))(page, found)
     redraws("tree/stages$", by=keys("Escape"))(page, found)
     look_at(page, f"#/studies/{studies['done']}/timeline")
     found = Found(page.get_by_role("img", name="slots over time"), "")

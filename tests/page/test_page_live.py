@@ -105,7 +105,7 @@ def test_a_click_on_a_line_of_the_tree_branches_off_there(open_page: Callable[..
     """Once a branch was possible only from the page of a trial, at a typed step."""
     study = str(stack.run(trials("page-branch-line", ({"lr": 0.1}, 8)))["study"])
     page = open_page(f"{stack.url}/#/studies/{study}/tree?x=linear")
-    place = on_the_line(page, page.get_by_role("img", name="Rung tree"), 6 / 8)
+    place = on_the_line(page, page.get_by_role("img", name="Trial tree"), 6 / 8)
     expect(page.locator(".tip")).to_contain_text("Click to branch off trial 0 after step 6: 2 new steps")
     page.mouse.click(*place)
     branch_off(page, stack, study)
