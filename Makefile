@@ -28,7 +28,7 @@ up: .venv/.installed  ## start the embedded stack (API, scheduler, one worker pe
 	@$(BIN)/stagetree up
 
 # The folders with the longest tests come first.
-WAITING := tests/e2e tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
+WAITING := tests/e2e tests/ranks tests/docker tests/cli tests/examples tests/page tests/workers tests/runtime tests/processes
 
 test: .venv/.installed-dev  ## all tests; those that start processes mostly wait, so the others run beside them
 	@$(MAKE) --no-print-directory --jobs=2 test-processes test-others
@@ -43,7 +43,7 @@ test-processes: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(WAITING)
 
 # Folders with a few long tests come first, so that no core idles at the end.
-LONG := tests/world tests/exactness tests/ranks
+LONG := tests/world tests/exactness
 OTHERS := $(LONG) $(filter-out $(WAITING) $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) $(wildcard tests/test_*.py)
 
 # The output is printed at the end, so that the two runs are not interleaved.
