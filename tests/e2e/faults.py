@@ -80,7 +80,7 @@ def check_cost(cluster: Cluster, study: str) -> None:
     """No step was trained twice, and no worker was taken for lost."""
     steps = cluster.client.study(study)["steps"]
     assert steps["executed"] == steps["unique"]
-    assert {fact["outcome"] for fact in cluster.facts(study, "ChainEnded")} == {"done"}
+    assert [fact for fact in cluster.facts(study, "ChainEnded") if fact["outcome"] != "done"] == []
 
 
 def fold_anew(cluster: Cluster, study: str) -> SearchPlan:
