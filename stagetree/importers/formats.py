@@ -43,11 +43,6 @@ for _tag in ("bool", "int", "float"):
     Loader.add_constructor(_name, yaml.SafeLoader.yaml_constructors[_name])
 
 
-def read_yaml(path: Path) -> Any:
-    """The content of a YAML file, or of a JSON file if its name ends in `.json`. Raises `SpecError`."""
-    return read(path, Loader)
-
-
 class ImportFormat(NamedTuple):
     """A format: its title, a test for its shape, and its reader."""
 
@@ -74,7 +69,7 @@ def read_draft(source: Any, name: str | None = None) -> Draft:
     Raises `StagetreeError` if it is of none of them, and `SpecError` for a file that cannot be read.
     """
     if isinstance(source, Path) or (isinstance(source, str) and "://" not in source):
-        draft = read_draft(read_yaml(Path(source)), name)
+        draft = read_draft(read(Path(source), Loader), name)
         draft.fields.setdefault("name", Path(source).stem)
         return draft
     if name is not None and name not in FORMATS:

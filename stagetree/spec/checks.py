@@ -25,7 +25,7 @@ LENGTH_NAMES = (LENGTH, *OTHER_NAMES[LENGTH])
 SAMPLERS = get_args(SamplerName)
 
 
-def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any = None) -> Problem:
+def problem_in(detail: ErrorDetails, study: type[BaseModel], space: Any) -> Problem:
     """A pydantic error as path and sentence. space: the study's space as written."""
     owner, names = _owner(detail["loc"], study)
     path = join_path(*(part for number, part in enumerate(detail["loc"]) if not _is_tag(detail["loc"], number)))

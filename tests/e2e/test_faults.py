@@ -153,6 +153,7 @@ def test_two_schedulers_at_once(cluster: Cluster, expected_curves: list[Json]) -
     finally:
         del cluster.commands["scheduler2"]
         cluster.kill("scheduler2", signal.SIGTERM)
+        del cluster.processes["scheduler2"]
 
 
 @pytest.mark.slow

@@ -89,7 +89,6 @@ def dropped_messages(cluster: Cluster) -> int:
 def test_forged_messages_change_nothing(cluster: Cluster, expected_curves: list[Json]) -> None:
     """As soon as a chain is on record, every queue gets forgeries about it, among its own messages."""
     before, workers = dropped_messages(cluster), {slot: cluster.child(slot) for slot in ("gpu0", "gpu1")}
-    running = [process for process in cluster.processes.values() if process.poll() is None]
     study, _ = begin(cluster, "forged", seconds=0.1)
     chance, met = Random(0), set[str]()
     with cluster.broker() as redis:
@@ -104,4 +103,4 @@ def test_forged_messages_change_nothing(cluster: Cluster, expected_curves: list[
     assert met and dropped_messages(cluster) > before + 100
     check(cluster, study, expected_curves)
     assert {slot: cluster.child(slot) for slot in workers} == workers, "none was started again"
-    assert all(process.poll() is None for process in running)
+    assert all(process.poll() is None for process in cluster.processes.values())

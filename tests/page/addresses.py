@@ -28,6 +28,6 @@ def choose(page: Page, action: str) -> None:
 
 
 def expect_report(page: Page, text: str) -> None:
-    """The dialog is closed, and a message reports the action: the last one, if one before it has not gone yet."""
+    """The dialog is closed, and a message reports the action."""
+    expect(page.locator(".toast").filter(has_text=text)).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
-    expect(page.locator(".toast").filter(has_text=text).last).to_be_visible()
