@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
 import stagetree
 from app.api import errors
-from app.api.access import Gate, Guard, require_principal
+from app.api.access import Gate, Guard
 from app.api.counters import Stopwatch
 from app.api.routes import (
     access,
@@ -113,7 +113,6 @@ def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
                 signal.signal(number, handlers[number])
 
 
-API = "/api/v1"
 SWITCH_SECONDS = 0.0005
 """The interpreter's switch interval. With the default of 5 ms, a small answer waits for a large one at each hand-over
 between threads."""
@@ -128,7 +127,6 @@ def make_app(services: ApiServices) -> FastAPI:
         title="stagetree",
         version=stagetree.__version__,
         lifespan=_lifespan,
-        generate_unique_id_function=lambda route: route.name,  # generated clients use it
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
@@ -139,12 +137,11 @@ def make_app(services: ApiServices) -> FastAPI:
     about_trials = (plans.pictures, trials.router, trials.batch)
     commands = (trial_requests.router, study_annotations.router)
     about_studies = (studies.router, trials.checkpoints, *about_trials, *commands, plans.router, plans.replays)
-    for router in (*about_studies, service.slots, access.router):
-        app.include_router(router, prefix=API, dependencies=[Depends(require_principal)])
-    app.include_router(service.router)
+    for router in (*about_studies, service.slots, access.router, service.router):
+        app.router.routes.extend(router.routes)
     app.router.routes.append(agent_tools.route)
-    app.include_router(page.description)
-    app.include_router(page.router)
+    for router in (page.description, page.router):
+        app.router.routes.extend(router.routes)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5, thread_minimum_size=LARGE)
     app.add_middleware(Gate, policy=services.policy, doorkeeper=services.doorkeeper)
     app.add_middleware(Guard, names=services.hosts)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Annotated, Any, get_origin
 from urllib.parse import quote
 
-from fastapi import BackgroundTasks, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
@@ -101,6 +101,28 @@ async def raw_body(request: Request) -> bytes:
 
 
 Raw = Annotated[bytes, Depends(raw_body)]
+
+
+API = "/api/v1"
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of a route's function. Generated clients use it."""
+    return route.name
+
+
+def api_router(path: str = "", *, tag: str) -> APIRouter:
+    """A router for strict routes below `API` and `path`, which all know their caller.
+
+    The application takes its routes as they are. FastAPI would build each one again to include it under a prefix.
+    """
+    return APIRouter(
+        prefix=API + path,
+        tags=[tag],
+        dependencies=[Depends(require_principal)],
+        route_class=StrictRoute,
+        generate_unique_id_function=operation_id,
+    )
 
 
 def refuse_unknown(parameters: Iterable[str], names: Collection[str]) -> None:

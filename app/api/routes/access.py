@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
+from fastapi import Request, Response
 
 from app.api.access import Who, cookie_of, sent_token
 from app.api.bodies import TokenBody, TokenWanted, parse
 from app.api.errors import refusals
 from app.api.services import ApiServices, ServicesDep
-from app.api.strict import Cursor, Limit, StrictRoute
+from app.api.strict import Cursor, Limit, api_router
 from app.domain.terms import Principal, Scope
 from app.service import access, queries
 from app.service.allowances import allowance_of
 from app.service.services import HttpProblem
 from stagetree.models.service import NewToken, Session, TokenPage
 
-router = APIRouter(tags=["access"], route_class=StrictRoute)
+router = api_router(tag="access")
 
 Json = dict[str, Any]
 SESSION: Json = {"response_model": Session, "response_model_exclude_unset": True, "responses": refusals()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, Field
@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.bodies import ChangesBody, ChangesWanted, parse
 from app.api.errors import UNCHANGED, refusals
 from app.api.services import ApiServices, Key, ServicesDep, StudyRowDep, TrialPath, computed, heavy
-from app.api.strict import POSITION, At, Cursor, Limit, StrictRoute
+from app.api.strict import POSITION, At, Cursor, Limit, api_router
 from app.events import StudyRecord
 from app.service import chart_data, html_report, queries
 from stagetree.models.pages import (
@@ -41,7 +41,7 @@ Url = Annotated[str, Query(max_length=2000, description="where the file will be,
 FilmFormat = Annotated[
     Literal["svg", "gif", "png"], Query(description="a GIF, and a PNG of the end, need Pillow on the server")
 ]
-router = APIRouter(prefix="/studies/{study}", tags=["plans"], route_class=StrictRoute)
+router = api_router("/studies/{study}", tag="plans")
 
 Json = dict[str, Any]
 After = Annotated[int, Query(ge=0, le=POSITION, description="leave out the events up to this position")]
@@ -136,7 +136,7 @@ async def cached_response(
     )
 
 
-pictures = APIRouter(prefix="/studies/{study}", tags=["pictures"], route_class=StrictRoute)
+pictures = api_router("/studies/{study}", tag="pictures")
 
 Points = Annotated[int, Query(ge=4, le=1000, description="the most points of a curve")]
 Rung = Annotated[
@@ -211,7 +211,7 @@ def get_schedules(row: StudyRowDep, number: TrialPath, use: ServicesDep, points:
     return chart_data.schedules(use, row, number, points)
 
 
-replays = APIRouter(prefix="/studies/{study}", tags=["replay"], route_class=StrictRoute)
+replays = api_router("/studies/{study}", tag="replay")
 
 ReplayedTo = Annotated[int | None, Query(ge=1, description="replay only as far as the event at this position")]
 LINE = (

@@ -12,7 +12,7 @@ from app.api.access import Who
 from app.api.errors import MEDIA_TYPE, REF, answer, refusals
 from app.api.metrics import metrics_text
 from app.api.services import ServicesDep
-from app.api.strict import Cursor, Limit, StrictRoute
+from app.api.strict import Cursor, Limit, StrictRoute, api_router, operation_id
 from app.service import queries, study_changes
 from stagetree.models.pages import Demand, Health, Readiness, SlotPage, TrainerPage
 
@@ -21,8 +21,8 @@ Kind = Annotated[str | None, Query(max_length=100, description="only slots of th
 CountsAny = Annotated[bool, Query(alias="any", description="with the work that any kind may have, if a kind is named")]
 Estimates = Annotated[bool, Query(description="and how far the estimates of their stages were off, which takes longer")]
 
-slots = APIRouter(tags=["service"], route_class=StrictRoute)
-router = APIRouter(tags=["service"], route_class=StrictRoute)
+slots = api_router(tag="service")
+router = APIRouter(tags=["service"], route_class=StrictRoute, generate_unique_id_function=operation_id)
 
 NOT_READY = {
     "description": "Something it needs is not there; `checks` says what.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import call
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import TypeAdapter
 
 from app.api.access import Who
@@ -14,7 +14,7 @@ from app.api.bodies import StudyBody, parse_study
 from app.api.errors import refusals
 from app.api.large_answers import LargeJson
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, caching_headers, client_has, computed, etag, heavy
-from app.api.strict import At, Cursor, Limit, Raw, StrictRoute, Write, WriterDep
+from app.api.strict import At, Cursor, Limit, Raw, Write, WriterDep, api_router
 from app.api.turns import LARGE_BYTES
 from app.domain import commands as c
 from app.domain.decide import decide
@@ -27,7 +27,7 @@ from stagetree.models.pages import StudyPage
 from stagetree.models.previews import Preview
 from stagetree.models.studies import StudyAnswer, StudyWord
 
-router = APIRouter(tags=["studies"], route_class=StrictRoute)
+router = api_router(tag="studies")
 
 _study_json = TypeAdapter(StudyAnswer)
 """Writes an answer without a list of its trials: pydantic only warns that it has an iterator."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from fastapi import Path as PathParameter
 from pydantic import Field
 
@@ -12,7 +11,7 @@ from app.api.access import Who
 from app.api.bodies import Json, parse, typed
 from app.api.errors import refusals
 from app.api.services import ServicesDep, StudyRowDep
-from app.api.strict import StrictRoute, WriterDep
+from app.api.strict import WriterDep, api_router
 from app.domain.decide import MOST_CHARACTERS
 from app.service import queries, study_changes
 from stagetree.models.service import Event
@@ -20,7 +19,7 @@ from stagetree.models.studies import StudyAnswer
 from stagetree.models.trials import Note
 from stagetree.spec.fields import SpecPart
 
-router = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
+router = api_router("/studies/{study}", tag="studies")
 NotePath = Annotated[int, PathParameter(description="the event that added the note", examples=[42])]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 
 from app.api.access import Who
 from app.api.bodies import (
@@ -23,13 +23,13 @@ from app.api.bodies import (
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import cached_response
 from app.api.services import ServicesDep, StudyRowDep
-from app.api.strict import At, StrictRoute, WriterDep
+from app.api.strict import At, WriterDep, api_router
 from app.domain import commands as c
 from app.domain.terms import StudyId
 from app.service import queries, study_changes, suggestions
 from stagetree.models.trials import Branch, SamplerState, Suggestions
 
-router = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
+router = api_router("/studies/{study}", tag="trials")
 
 PRICE: dict[str, Any] = {
     "response_model": Branch,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.api import bodies
 from app.api.errors import UNCHANGED, refusals
 from app.api.routes.plans import cached_response
 from app.api.services import ApiServices, ServicesDep, StudyRowDep, TrialPath, heavy
-from app.api.strict import At, Cursor, Limit, StrictRoute, Write, WriterDep
+from app.api.strict import At, Cursor, Limit, Write, WriterDep, api_router
 from app.domain import commands as c
 from app.domain.decide import decide
 from app.domain.terms import StudyId
@@ -26,7 +26,7 @@ from stagetree.models.trials import TrialDetail, TrialWord
 
 Json = dict[str, Any]
 
-checkpoints = APIRouter(prefix="/studies/{study}", tags=["studies"], route_class=StrictRoute)
+checkpoints = api_router("/studies/{study}", tag="studies")
 
 Trial = Annotated[int | None, Query(ge=0, description="the trial's number; the best one if left out")]
 Step = Annotated[int | None, Query(ge=1, description="where its value was measured, if left out")]
@@ -71,8 +71,8 @@ def get_checkpoint(
     return StreamingResponse(map(bytes, chain([first], content)), media_type=media_type, headers=headers)
 
 
-router = APIRouter(prefix="/studies/{study}/trials", tags=["trials"], route_class=StrictRoute)
-batch = APIRouter(prefix="/studies/{study}", tags=["trials"], route_class=StrictRoute)
+router = api_router("/studies/{study}/trials", tag="trials")
+batch = api_router("/studies/{study}", tag="trials")
 
 States = Annotated[Sequence[TrialWord], Query(description="only trials in this state; may be repeated")]
 Sort = Annotated[
