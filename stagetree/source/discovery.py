@@ -10,6 +10,8 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,7 @@ def _attach_calls(sources: _Sources, module: str) -> dict[str, list[ast.Call]]:
     """The calls of `attach`, by the trainer's name."""
     found: dict[str, list[ast.Call]] = {}
     if b"attach" in sources.files[module]:  # a cheap test, since each new model asks
-        for call in [node for node in ast.walk(sources.tree(module)) if isinstance(node, ast.Call)]:
+        for call in [node for node in sources.nodes(module) if isinstance(node, ast.Call)]:
             if sources.absolute(module, call.func) in ATTACH and (name := _name_in(call)):
                 found.setdefault(name, []).append(call)
     return found
@@ -146,8 +148,8 @@ def _name_in(call: ast.Call) -> str:
 def single_rank(path: str | Path, files: Mapping[str, bytes]) -> dict[str, str]:
     """Why several devices cannot train a trainer, by name, as far as its source shows; continues "trainer 'x'"."""
     sources, module = _open_sources(path, files)
-    trees = [sources.tree(each) for each in files if each.endswith(".py")]
-    uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for tree in trees for node in ast.walk(tree))
+    nodes = chain.from_iterable(sources.nodes(each) for each in files if each.endswith(".py"))
+    uses = any(isinstance(node, ast.Attribute) and node.attr == "ranks" for node in nodes)
     why = "is a script that owns its loop, which one process runs"
     launches = {name: str(script.get("launch")) for name, script in _scripts(sources, module).items()}
     reasons = {name: "" if "{devices}" in launch else why for name, launch in launches.items()}
@@ -178,7 +180,13 @@ def _open_sources(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Source
     """The modules of a trainer's file, and the file's own path among them."""
     file = Path(path).resolve()
     base = root(file)[0]
-    return _Sources(base, files), file.relative_to(base).as_posix()
+    return _sources(base, tuple(files.items())), file.relative_to(base).as_posix()
+
+
+@lru_cache(maxsize=1)
+def _sources(base: Path, files: tuple[tuple[str, bytes], ...]) -> _Sources:
+    """The last ones are kept: several questions about a file follow each other."""
+    return _Sources(base, dict(files))
 
 
 class _Sources:
@@ -187,12 +195,19 @@ class _Sources:
     def __init__(self, base: Path, files: Mapping[str, bytes]) -> None:
         self._base, self.files = base, files
         self._trees: dict[str, ast.Module] = {}
+        self._nodes: dict[str, list[ast.AST]] = {}
         self._imported: dict[str, dict[str, str]] = {}
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
             self._trees[module] = syntax_tree(self.files[module])
         return self._trees[module]
+
+    def nodes(self, module: str) -> list[ast.AST]:
+        """All nodes of a module's tree."""
+        if module not in self._nodes:
+            self._nodes[module] = list(ast.walk(self.tree(module)))
+        return self._nodes[module]
 
     def absolute(self, module: str, expression: ast.expr) -> str:
         """The absolute dotted name of an expression in a module, by its imports."""
@@ -203,7 +218,7 @@ class _Sources:
         """Whether a class in a module may be a subclass of `Trainer`."""
         if (module, name) in visited:
             return False
-        for node in ast.walk(self.tree(module)):
+        for node in self.nodes(module):
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return any(self._may_be(module, base, visited | {(module, name)}) for base in node.bases)
         imported = self._imports(module).get(name)
@@ -267,7 +282,7 @@ class _Sources:
             return self._imported[module]
         package = module.split("/")[:-1]
         self._imported[module] = imports = dict[str, str]()
-        for node in ast.walk(self.tree(module)):
+        for node in self.nodes(module):
             match node:
                 case ast.Import(names=names):
                     for alias in names:

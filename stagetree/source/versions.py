@@ -14,8 +14,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def candidates(path: str | Path, files: Mapping[str, bytes]) -> list[Path]:
     for name, content in files.items():
         if not name.endswith(".py"):
             continue
-        for module in _imported_names(_parse(content, base / name), _package(base, base / name)):
+        for module in _read_names(content, base / name, _package(base, base / name)).imported:
             paths |= dict.fromkeys(chain.from_iterable(_places(base, module)))
     return list(paths)
 
@@ -98,14 +100,14 @@ class _Closure:
                     raise SourceError(f"{file}: {error.strerror}") from None
                 if file.suffix != ".py":
                     continue  # not Python: a program, or a file that it reads
-                tree = _parse(self.files[relative], file)
-                waiting += self._command_files(tree, file.parent)
-                for module in _imported_names(tree, _package(self._base, file)):
+                names = _read_names(self.files[relative], file, _package(self._base, file))
+                waiting += self._command_files(names.words, file.parent)
+                for module in names.imported:
                     waiting += self._module_paths(module)
 
-    def _command_files(self, tree: ast.Module, folder: Path) -> Iterator[Path]:
+    def _command_files(self, words: Iterable[str], folder: Path) -> Iterator[Path]:
         """The files named in the commands of `CommandTrainer`s."""
-        for word in _commands(tree):
+        for word in words:
             if (file := (folder / word).resolve()).is_file() and file.is_relative_to(self._below):
                 yield file
 
@@ -128,13 +130,29 @@ def _package(base: Path, file: Path) -> tuple[str, ...]:
     return file.parent.relative_to(base).parts
 
 
-def _parse(content: bytes, file: Path) -> ast.Module:
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a source names: the modules that it may import, and the words of its commands."""
+
+    imported: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def _read_names(content: bytes, file: Path, package: tuple[str, ...]) -> _Names:
+    """Raises `SourceError`. file: only for its message."""
     try:
-        return syntax_tree(content, filename=str(file))
+        return _parse_names(content, package)
     except SyntaxError as error:
         raise SourceError(f"{file}, line {error.lineno}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError):
         raise SourceError(f"{file}: is not a Python file") from None
+
+
+@lru_cache(maxsize=256)
+def _parse_names(content: bytes, package: tuple[str, ...]) -> _Names:
+    """Cached by the content: a trainer's files are read several times before it is known that they do not change."""
+    tree = syntax_tree(content)
+    return _Names(tuple(_imported_names(tree, package)), tuple(_commands(tree)))
 
 
 def _imported_names(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
