@@ -15,7 +15,7 @@ import typer
 
 from app.cli.errors import FAILED, USAGE, fail
 from app.cli.extras import SERVER, STACK, require
-from app.domain.slots import MOST_SHARES
+from app.domain.slots import MOST_SHARES, SCHEDULER
 
 REQUIRED_SETTINGS = ("STAGETREE_DATABASE_URL", "STAGETREE_BROKER_URL", "STAGETREE_CHECKPOINTS", "STAGETREE_TRAINERS")
 """The settings that a remote worker requires. A job inherits them from the submitting shell."""
@@ -196,7 +196,7 @@ def worker(queue: Queue) -> None:
     \b
     Example:  stagetree worker gpu0
     """
-    require(*(SERVER if queue == "scheduler" else STACK))
+    require(*(SERVER if queue == SCHEDULER else STACK))
     from app.workers.prefork import work
 
     if queue == "slurm":

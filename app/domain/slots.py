@@ -11,6 +11,9 @@ NAME = re.compile(r"(?P<gpu>(?P<site>.*[-_.])?gpu(?P<number>\d+))(?P<share>[a-z]
 """gpu0, cpu3, or with a host in front, host-gpu0. The number is that of the CUDA device. Slots that share a GPU have a
 letter behind it: gpu0a, gpu0b."""
 
+SCHEDULER = "scheduler"
+"""The queue of the scheduler. No slot has this name."""
+
 MOST_SHARES = 26
 
 MOST_NAMES = 4096

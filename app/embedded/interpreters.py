@@ -83,15 +83,22 @@ class WorkerInterpreter:
         self.wire = Wire(ours)
 
     def tell(
-        self, commands: Mapping[str, Sequence[str]], logs: Path, settings: Mapping[str, str], log: IO[bytes]
+        self,
+        queues: Sequence[str],
+        logs: Path,
+        settings: Mapping[str, str],
+        log: IO[bytes],
+        api: tuple[str, int] | None = None,
     ) -> None:
         """Send what to run.
 
-        commands: of the forks, by the names of their logs in the folder `logs`.
+        queues: of the workers.
+        logs: the folder of the forks' logs.
         settings: environment variables.
         log: of its own output, past and future.
+        api: host and port of the API, if there is one.
         """
-        orders = {"commands": commands, "logs": str(logs), "settings": settings}
+        orders = {"queues": queues, "api": api, "logs": str(logs), "settings": settings}
         with suppress(ConnectionError):  # it has ended, which `await_database` finds
             self.wire.send(orders, log.fileno())
 

@@ -215,12 +215,6 @@ def checkout_path() -> str:
     return "" if HOME in installed else str(HOME)
 
 
-def worker_command(queue: str) -> list[str]:
-    """The command of a Celery worker on a queue."""
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    return ["celery", "-A", "app.workers", "worker", "-c", "1", "-l", "INFO", *quiet, "-Q", queue, "-n", f"{queue}@%h"]
-
-
 def redis_server() -> str:
     """The machine's Redis, or the wheel's for this Python version. Raises `StackFailed`."""
     if program := shutil.which("redis-server"):

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from app.domain.slots import SCHEDULER
 from app.embedded import machine
 from app.embedded.interpreters import Interpreters, import_path
 from app.embedded.machine import (
@@ -23,7 +24,6 @@ from app.embedded.machine import (
     defer_interrupts,
     private_files,
     slot_names,
-    worker_command,
 )
 from app.process.folder_lock import FolderLock, FolderServer, find_server
 from app.process.logs import last_line, shorten
@@ -193,7 +193,7 @@ class Embedded:
             self.interpreters.trainers.tell([self.to_run] if self.to_run else self._trainer_files(), log)
         with machine.open_log(logs / "workers.log") as log:
             settings = {**self.environment(), "TMPDIR": self._scratch}
-            self.interpreters.workers.tell(self.commands(), logs, settings, log)
+            self.interpreters.workers.tell(self.queues, logs, settings, log, api=(self.host, self.port))
         self.processes["workers"] = self.interpreters.workers.process
         self._spawn("redis", machine.redis_command(self._scratch))
         machine.open_log(logs / "api.log").close()
@@ -214,11 +214,10 @@ class Embedded:
             self.token = machine.user_token(self.folder / "token", self.environment()["STAGETREE_DATABASE_URL"])
         workers.release()
 
-    def commands(self) -> dict[str, list[str]]:
-        """The commands of the API and the workers, by the names of their logs."""
-        commands = {"api": ["app.api.server", self.host, str(self.port)]}
-        commands |= {"scheduler": [*worker_command("scheduler"), "-P", "solo", "-B"]}
-        return commands | {name: worker_command(name) for name in slot_names(self.slots, self.slots_per_gpu)}
+    @property
+    def queues(self) -> list[str]:
+        """The queues of its workers."""
+        return [SCHEDULER, *slot_names(self.slots, self.slots_per_gpu)]
 
     def _await_saves(self, workers: subprocess.Popen[bytes], interrupted: threading.Event) -> None:
         """Ask the slots to end, and wait while they save, for example the last trials' states."""

@@ -27,6 +27,7 @@ from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 from redis import RedisError
 
+from app.domain.slots import SCHEDULER
 from app.outages import broker_is_unavailable
 from app.settings import settings
 from app.workers.threads import THREADS
@@ -147,7 +148,6 @@ def _keepalive(patience: float) -> dict[int, int]:
 
 logger = logging.getLogger(__name__)
 
-SCHEDULER_QUEUE = "scheduler"
 MAX_WAKE_UPS = 2
 """How many wake-up messages may wait for the scheduler."""
 
@@ -173,7 +173,7 @@ celery.conf.update(
     task_ignore_result=True,
     task_acks_late=False,
     task_reject_on_worker_lost=False,
-    task_default_queue=SCHEDULER_QUEUE,
+    task_default_queue=SCHEDULER,
     worker_prefetch_multiplier=1,
     worker_concurrency=1,
     worker_consumer="app.workers.consumer:StrictConsumer",
@@ -192,7 +192,7 @@ celery.conf.update(
         "tick": {
             "task": "stagetree.tick",
             "schedule": settings().tick_seconds,
-            "options": {"queue": SCHEDULER_QUEUE, "expires": settings().tick_seconds},
+            "options": {"queue": SCHEDULER, "expires": settings().tick_seconds},
         }
     },
 )
@@ -206,7 +206,7 @@ def wake_scheduler() -> None:
     try:
         with celery.connection_or_acquire() as connection:
             if _queued_messages(connection) < MAX_WAKE_UPS:
-                options = {"queue": SCHEDULER_QUEUE, "expires": WAKE_UP_SECONDS, "retry": False}
+                options = {"queue": SCHEDULER, "expires": WAKE_UP_SECONDS, "retry": False}
                 celery.send_task("stagetree.tick", connection=connection, **options)
     except Exception as error:
         if not broker_is_unavailable(error):
@@ -216,7 +216,7 @@ def wake_scheduler() -> None:
 
 def _queued_messages(connection: Any) -> int:
     """How many messages wait for the scheduler."""
-    declared = connection.default_channel.queue_declare(SCHEDULER_QUEUE, durable=True, auto_delete=False)
+    declared = connection.default_channel.queue_declare(SCHEDULER, durable=True, auto_delete=False)
     return int(declared.message_count)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from celery.worker.consumer import Consumer
 from kombu.message import Message
 
-from app.workers.celery_app import SCHEDULER_QUEUE
+from app.domain.slots import SCHEDULER
 
 Tasks = Mapping[str, list[type]]
 
@@ -48,7 +48,7 @@ class StrictConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
 
     def create_task_handler(self, **options: Any) -> Callable[[Message], Any]:
         handle = super().create_task_handler(**options)
-        is_scheduler = SCHEDULER_QUEUE in self.app.amqp.queues.consume_from
+        is_scheduler = SCHEDULER in self.app.amqp.queues.consume_from
         tasks = SCHEDULER_TASKS if is_scheduler else SLOT_TASKS
 
         def receive(message: Message) -> Any:

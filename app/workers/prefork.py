@@ -3,8 +3,9 @@
     python -P -m app.workers.prefork
 
 Standard input is a socket to the stack, which may start this interpreter before it knows what to run. Its first message
-has the settings, and the command and the log of each fork. If there is an API, this stack owns the database, which is
-migrated; the answer reports the problem with it, or nothing. Each fork runs its command once the stack sends no more.
+has the settings, the queues of the workers, and the address of the API. If there is an API, this stack owns the
+database, which is migrated; the answer reports the problem with it, or nothing. The forks begin once the stack sends no
+more.
 
 This process ends when a fork ends by itself. On SIGTERM it asks all workers to end and waits while one trains or saves;
 the API answers until then. A worker of a cluster (`stagetree worker QUEUE`) imports the same modules, even if the
@@ -23,10 +24,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from app.domain.slots import SCHEDULER
 from app.process.logs import last_line
 from stagetree.runtime.wire import Wire
 from stagetree.system.processes import end_with_parent, redirect_output
@@ -34,16 +38,14 @@ from stagetree.system.processes import end_with_parent, redirect_output
 if TYPE_CHECKING:
     from app.events.sql_log import SqlRecords
 
-QUIET = ("--without-gossip", "--without-mingle")
-"""Workers need not know of each other: the database has their state."""
-
 API = "api"
 """The name of the process that is no worker."""
 
 MODULES = (
+    "anyio.streams.memory",
+    "anyio.streams.tls",
     "billiard.popen_fork",
-    "celery.__main__",
-    "celery.bin.celery",
+    "billiard.synchronize",
     "celery.apps.worker",
     "celery.beat",
     "celery.concurrency.prefork",
@@ -57,6 +59,7 @@ MODULES = (
     "app.api.server",
     "app.events.sql_log",
     "app.events.trial_logs",
+    "app.simulation.forecast",
     "app.storage.object_store",
     "app.workers.scheduler.tick",
     "app.workers.slot.slot",
@@ -65,7 +68,7 @@ MODULES = (
 )
 """They read no setting when they are imported."""
 
-CONFIGURED_MODULES = ("app.workers.consumer", "app.workers.tasks", "app.workers.roles")
+CONFIGURED_MODULES = ("app.workers.consumer", "app.workers.tasks", "app.workers.roles", "app.workers.queue_worker")
 """They import the Celery application, which reads the settings."""
 
 
@@ -74,9 +77,9 @@ def main() -> int:
     gc.disable()  # an import makes next to no garbage
     import_early_modules()
     try:
-        commands, logs = receive_orders(owner)
+        orders = receive_orders(owner)
         import_worker_modules()
-        if API in commands:
+        if orders.api:
             problem = prepare_database()
             owner.send({"problem": problem})
             if problem:
@@ -84,13 +87,12 @@ def main() -> int:
             importlib.import_module("app.main")
             importlib.import_module("stagetree.spec").StudySpec.model_rebuild()  # else each fork builds its validators
         read_trainers()
-        gc.enable()
         await_end(owner)
     except (EOFError, ConnectionError):
         return 1  # the stack has ended
     owner.close()
-    processes = Prefork(logs)
-    processes.start(commands)  # the API first: a worker ends an interrupted study that a client would resume
+    processes = Prefork(orders.logs)
+    processes.start(orders.commands())
     code = processes.watch()
     sys.stdout.flush()
     os._exit(code)  # nothing is left to do, and Python would take a quarter of a second to delete all modules
@@ -111,10 +113,24 @@ def import_worker_modules() -> None:
         importlib.import_module(name)
 
 
-def receive_orders(owner: Wire) -> tuple[dict[str, list[str]], Path]:
-    """Wait for what to run: the commands of the forks by the names of their logs, and the folder of these.
+@dataclass(frozen=True)
+class Orders:
+    """What to run. logs: the folder of the logs. api: host and port, if there is an API."""
 
-    Takes over the settings and the log that come along. Raises EOFError when the owner is gone.
+    logs: Path
+    queues: Sequence[str]
+    api: tuple[str, int] | None
+
+    def commands(self) -> dict[str, Callable[[], object]]:
+        """What the forks run, by the names of their logs."""
+        # The API first: a worker ends an interrupted study that a client would resume.
+        first = {} if self.api is None else {API: partial(serve_api, *self.api)}
+        return first | {queue: partial(serve_queue, queue, **worker_options(queue)) for queue in self.queues}
+
+
+def receive_orders(owner: Wire) -> Orders:
+    """Wait for the orders, and take over the settings and the log that come along. Raises EOFError when the owner is
+    gone.
     """
     while (arrived := owner.receive(timeout=None)) is None:
         continue
@@ -122,7 +138,7 @@ def receive_orders(owner: Wire) -> tuple[dict[str, list[str]], Path]:
     redirect_output(log)
     os.close(log)
     os.environ |= orders["settings"]
-    return orders["commands"], Path(orders["logs"])
+    return Orders(Path(orders["logs"]), orders["queues"], orders["api"] and tuple(orders["api"]))
 
 
 def await_end(owner: Wire) -> None:
@@ -188,24 +204,24 @@ def _open_records() -> Iterator[SqlRecords]:
 def work(queue: str) -> NoReturn:
     """Run the Celery worker of a queue until it ends."""
     import_worker_modules()  # Celery puts the working folder first on the path, but imports no module twice
-    sys.argv = command(queue)
-    sys.exit(celery())
+    serve_queue(queue)
 
 
-def command(queue: str) -> list[str]:
-    """The command that starts the same worker without our import order."""
-    from app.workers.celery_app import SCHEDULER_QUEUE
-
-    beat = ["-B"] if queue == SCHEDULER_QUEUE else []
-    name = ["-n", f"{queue}@%h"]
-    return ["celery", "-A", "app.workers", "worker", "-l", "INFO", *QUIET, "-Q", queue, "-c", "1", *beat, *name]
+def serve_api(host: str, port: int) -> None:
+    """Run the API of a stack, which logs no requests."""
+    importlib.import_module("app.api.server").serve(host, port, access_log=False)
 
 
-def celery() -> int:
-    """Run Celery's own command with this process's arguments."""
-    from celery.__main__ import main as celery_main
+def serve_queue(queue: str, **options: Any) -> NoReturn:
+    """As `app.workers.queue_worker.serve`, which reads the settings when it is imported."""
+    from app.workers.queue_worker import serve
 
-    return cast(int, celery_main())
+    serve(queue, **options)
+
+
+def worker_options(queue: str) -> dict[str, Any]:
+    """The scheduler needs no process of its own for its tasks, and nobody on this machine watches for heartbeats."""
+    return {"without_heartbeat": True, **({"pool": "solo"} if queue == SCHEDULER else {})}
 
 
 MAX_LOG_CHARACTERS = 200
@@ -225,9 +241,10 @@ class Prefork:
         self._logs = logs
         self._names: dict[int, str] = {}
 
-    def start(self, commands: Mapping[str, Sequence[str]]) -> None:
+    def start(self, commands: Mapping[str, Callable[[], object]]) -> None:
         """Fork. In a fork, this ends in SystemExit when its command does."""
-        gc.freeze()  # keeps the present objects' memory shared between the forks
+        gc.freeze()  # keeps the present objects' memory shared between the forks, and out of every collection
+        gc.enable()
         for name, command in commands.items():
             self._names[self._fork(name, command)] = name
 
@@ -257,7 +274,7 @@ class Prefork:
             workers -= {pid for pid in workers if _has_ended(pid)}
             time.sleep(LOOK_SECONDS)
 
-    def _fork(self, name: str, command: Sequence[str]) -> int:
+    def _fork(self, name: str, command: Callable[[], object]) -> int:
         parent = os.getpid()
         if pid := os.fork():
             return pid
@@ -267,11 +284,8 @@ class Prefork:
         with (self._logs / f"{name}.log").open("ab") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
-        sys.argv = list(command)
-        if name == API:
-            _, host, port = command
-            sys.exit(importlib.import_module("app.api.server").serve(host, int(port), access_log=False))
-        sys.exit(celery())
+        command()
+        sys.exit()
 
 
 def _has_ended(pid: int) -> bool:

@@ -31,7 +31,7 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from app.domain.slots import NAME
+from app.domain.slots import NAME, SCHEDULER
 from app.events import SlotTaken
 from app.events.database import Database
 from app.events.sql_log import SqlRecords
@@ -39,7 +39,7 @@ from app.outages import DatabaseUnavailable, LostRace
 from app.process import limits
 from app.process.logs import write_json
 from app.settings import settings
-from app.workers.celery_app import SCHEDULER_QUEUE, celery, send_next, wake_scheduler
+from app.workers.celery_app import celery, send_next, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.roles import SchedulerRole, make_slot, slot_device
 from app.workers.slot.device import NoDevice
@@ -82,7 +82,7 @@ class WorkerProcess:
 
     def start_role(self, queue: str) -> None:
         """Become the scheduler or the slot that the queue names, in the process that runs the tasks."""
-        if queue == SCHEDULER_QUEUE:
+        if queue == SCHEDULER:
             self.scheduler.start()
         else:
             self._start_slot()
@@ -155,7 +155,7 @@ def check_queues(instance: Any, **_: Any) -> None:
     queues = sorted(celery.amqp.queues.consume_from)
     if len(queues) > 1:
         raise SystemExit(f"one worker is one slot, but the queues {', '.join(queues)} were given; start one for each")
-    if queues != [SCHEDULER_QUEUE]:
+    if queues != [SCHEDULER]:
         _become_slot(queues[0])
 
 
@@ -203,7 +203,7 @@ def _become_slot(name: str) -> None:
         raise SystemExit(
             f"queue {name} is no slot: name it gpu0 or cpu0, with another number for each, or with a host in front and"
             f" a hyphen between, such as host-gpu0; slots that share a GPU are gpu0a and gpu0b; the scheduler's is"
-            f" {SCHEDULER_QUEUE}"
+            f" {SCHEDULER}"
         )
     try:
         slot_device(name)

@@ -19,7 +19,6 @@ import yaml
 from stacks import PATIENCE, wait_for
 
 from app.embedded.machine import reserve
-from app.embedded.stack import Embedded
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,12 +33,11 @@ def containers(documents: Any) -> Iterator[dict[str, Any]]:
 
 
 def documented_commands() -> list[tuple[str, ...]]:
-    """The commands of pages, images and manifests, and the embedded stack's."""
+    """The commands of pages, images and manifests."""
     lines = (line for page in PAGES for line in page.read_text().splitlines())
     found = [shlex.split(line) for line in lines if re.match(r"(stagetree api|uvicorn) ", line)]
     found += [json.loads(command) for command in IMAGES]
     found += [each["command"] for file in MANIFESTS for each in containers(yaml.safe_load_all(file.read_text()))]
-    found.append(Embedded(Path(), 1, ()).commands()["api"])
     return sorted({tuple(each) for each in found if each[:2] == ["stagetree", "api"] or each[:1] == ["uvicorn"]})
 
 

@@ -20,15 +20,14 @@ from redis import Redis
 from stacks import Cluster, accepts_connections, redis_server, wait_for
 from uvicorn.main import main as uvicorn_main
 
-from app.api.server import serve
 from app.cli.commands import app as cli
 from app.domain.slots import NAME
-from app.embedded.machine import slot_names
-from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.service.health import check_schema
 from app.settings import Settings
 from app.storage.object_store import open_store
+from app.workers.celery_app import celery
+from app.workers.prefork import serve_queue, worker_options
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -102,10 +101,24 @@ def test_our_processes_are_started_as_in_the_tests(cluster: Cluster) -> None:
         assert arguments(command) in run_elsewhere, name
 
 
-def test_the_embedded_stack_starts_the_same_programs(tmp_path: Path) -> None:
-    started = Embedded(tmp_path, 1, ()).commands()
-    assert started["api"][0] == serve.__module__, "as `stagetree api` does"
-    assert arguments(docker_commands()["worker-gpu0"]).items() <= arguments(started[slot_names(1)[0]]).items()
+@pytest.mark.parametrize(("queue", "service"), [("gpu0", "worker-gpu0"), ("scheduler", "scheduler")])
+def test_the_embedded_stack_starts_the_same_workers(monkeypatch: pytest.MonkeyPatch, queue: str, service: str) -> None:
+    started: dict[str, Any] = {}
+
+    class Noting:
+        exitcode = 0
+
+        def __init__(self, **options: Any) -> None:
+            started.update(options)
+
+        def start(self) -> None: ...
+
+    monkeypatch.setattr(celery, "Worker", Noting)
+    with pytest.raises(SystemExit):
+        serve_queue(queue, **worker_options(queue))
+    in_docker = arguments(docker_commands()[service]) | {"queues": [queue], "optimization": None}
+    assert in_docker.items() <= (started | {"optimization": None}).items()
+    assert started["beat"] == ("-B" in docker_commands()[service])
 
 
 def test_every_queue_is_a_slot_or_the_scheduler() -> None:

@@ -25,7 +25,7 @@ from app.embedded.machine import Scratch, StackFailed
 from app.embedded.stack import Embedded
 from app.events.database import Database
 from app.settings import settings
-from app.workers.prefork import Prefork
+from app.workers.prefork import MAX_LOG_CHARACTERS, Prefork
 from app.workers.tasks import ShutdownFlag
 
 HANGS = """
@@ -102,6 +102,10 @@ class Deaf(Prefork):
         return fork.pid
 
 
+def end() -> None:
+    """What a fork runs that does nothing."""
+
+
 def run_until_sigterm(
     kind: type[Prefork], folder: Path, *, is_in_use: bool, is_saved: bool = False
 ) -> tuple[int, bool, bool]:
@@ -118,7 +122,7 @@ def run_until_sigterm(
     if is_in_use:
         rows.chains.assign("c", "plan", "gpu0", WORK, TTL)
     processes, saved = kind(folder), threading.Event()
-    processes.start({"api": [], "gpu0": [], "scheduler": []})
+    processes.start(dict.fromkeys(("api", "gpu0", "scheduler"), end))
     api, *_ = forks = sorted(psutil.Process().children(), key=lambda child: child.pid)
     before = signal.getsignal(signal.SIGTERM)
 
@@ -150,7 +154,7 @@ def end_with_parent():
         time.sleep(0.01)
 
 prefork.end_with_parent = end_with_parent
-prefork.Prefork(Path(sys.argv[1])).start({"gpu0": ["celery", "--version"]})
+prefork.Prefork(Path(sys.argv[1])).start({"gpu0": lambda: print("it began", flush=True)})
 signal.pause()
 """
 
@@ -199,12 +203,13 @@ def test_a_worker_that_ends_by_itself_is_named_with_the_end_of_its_log(tmp_path:
     (early := tmp_path / "early").mkdir()
     workers = WorkerInterpreter(str(early))
     with (tmp_path / "workers.log").open("ab") as log:
-        workers.tell({"gpu0": ["celery", "--version"]}, tmp_path, {}, log)
+        workers.tell(["sofa"], tmp_path, {"STAGETREE_BROKER_URL": "memory://"}, log)
     workers.release()
     assert workers.process.wait(600) == 1
     workers.wire.close()
-    said = (tmp_path / "gpu0.log").read_text().strip()
-    ended = f"gpu0 ended with exit code 0: {said} (its log is {tmp_path / 'gpu0'}.log)"
+    said = (tmp_path / "sofa.log").read_text().splitlines()[-1]
+    assert said.startswith("queue sofa is no slot: name it gpu0")
+    ended = f"sofa ended with exit code 1: {said[: MAX_LOG_CHARACTERS - 2]} (its log is {tmp_path / 'sofa'}.log)"
     assert ended in (tmp_path / "workers.log").read_text().splitlines()
 
 

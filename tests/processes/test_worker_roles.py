@@ -15,11 +15,12 @@ from celery.exceptions import Ignore
 from redis import ConnectionError as RedisError
 
 import app.workers
+from app.domain.slots import SCHEDULER
 from app.events.database import Database
 from app.events.sql_log import SqlRecords
 from app.settings import settings
 from app.workers import tasks
-from app.workers.celery_app import SCHEDULER_QUEUE, celery, wake_scheduler
+from app.workers.celery_app import celery, wake_scheduler
 from app.workers.ownership import Ownership, SlotLock
 from app.workers.tasks import WorkerProcess, stage
 
@@ -39,7 +40,7 @@ def here(sqlite_url: str, tmp_path: Path, monkeypatch: Monkeypatch) -> Iterator[
     settings.cache_clear()
     yield
     settings.cache_clear()
-    celery.amqp.queues.select([SCHEDULER_QUEUE])
+    celery.amqp.queues.select([SCHEDULER])
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_one_worker_is_one_slot() -> None:
 
 
 def test_the_scheduler_is_no_slot() -> None:
-    start_worker(SCHEDULER_QUEUE)
+    start_worker(SCHEDULER)
     assert tasks.worker.ownership is None
 
 
