@@ -16,6 +16,7 @@ import torch
 from forks import run_in_fork
 
 from stagetree import Trainer
+from stagetree.runtime.exactness.held_values import differing_names, digest_held_values
 from stagetree.sequences import parse
 from stagetree.vision import prepare_torchvision
 
@@ -49,6 +50,10 @@ class Saved:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+NOTES = {"self.seen", "self.noise", "self.model.seen"}
+"""What trainers of tests write down about the steps that they trained."""
+
+
 def check_resumes(case: Case, folder: Path) -> None:
     """Equal results without a break, in a fresh process after it, and in an instance that trained other steps."""
     with one_thread():
@@ -57,6 +62,9 @@ def check_resumes(case: Case, folder: Path) -> None:
         watched = train(case.make(case.seed), case, 0, case.broken, watch=True)
         assert_plain(watched.state)
         assert_same(resume_elsewhere(case, watched, folder), whole)
+        held = digest_held_values(trainer, ())
+        assert_same(resume(fresh := case.make(case.seed), case, watched), whole)
+        assert NOTES.issuperset(differing_names(held, digest_held_values(fresh, ()))), "else a whole trial is due"
         seed_generators(987)
         assert_same(resume(trainer, case, watched), whole)
 

@@ -163,11 +163,16 @@ def due_trials(plan: SearchPlan, slots: int = 1) -> Iterator[Trial]:
 
 def _most_suspected(plan: SearchPlan, studies: Iterable[Study], suspicions: Iterable[Suspicion]) -> list[Trial]:
     """The longest trial that a suspicion concerns, or none. Among equals, the trial with the earliest suspicion: it
-    settles the most.
+    settles the most; then the trial that is being trained again now.
     """
+    under_way = {each.stages[-1].node for each in plan.chains.values() if each.proof == VerificationKind.WHOLE}
     trials = [trial for study in studies for trial in study.trials if trial.state not in ENDED_EARLY]
     first = [(min((s.step for s in suspicions if s.concerns(plan, each)), default=None), each) for each in trials]
-    suspected = [(trial.steps, -step, -place) for place, (step, trial) in enumerate(first) if step is not None]
+    suspected = [
+        (trial.steps, -step, bool(under_way.intersection(trial.path[-1:])), -place)
+        for place, (step, trial) in enumerate(first)
+        if step is not None
+    ]
     return [first[-place][1] for *_, place in sorted(suspected)[-1:]]
 
 

@@ -52,6 +52,14 @@ class Rates:
         for group, scale in zip(groups, self._scales[name], strict=True):
             if scale is not None and f"{name}.{group.get('name')}" not in hp:
                 _set(group, name, value if scale == 1.0 else value * scale)
+        self._set_default(name, value)
+
+    def _set_default(self, name: str, value: Any) -> None:
+        """Make the value the default of later groups, as if the optimizer were made now: a continuation makes it so."""
+        defaults = self._optimizer.defaults
+        is_known = name in defaults or (name == "momentum" and "betas" in defaults)
+        if is_known and not isinstance(defaults.get(name), torch.Tensor):  # a tensor is shared with the groups
+            _set(defaults, name, value)
 
 
 def _groups_by_name(name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

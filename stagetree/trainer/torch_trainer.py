@@ -209,6 +209,7 @@ class TorchTrainer(ModelTrainer):
         if has_changed(hp.keys() - self._known_names, before, hp):  # worker processes need the new values
             self._train_reader.restart()
             self._forget_orders()
+        self._known_names.clear()  # a continuation is set up with other names, and must hold the same
 
     def begin(self, weights: dict[str, Any]) -> None:
         """See `Trainer.begin`. All names of the model's `state_dict` must be there; override it to load only some."""

@@ -94,6 +94,31 @@ def test_a_break_anywhere_changes_nothing(broken: int) -> None:
     assert (after.epoch, after.offset) == (whole.epoch, whole.offset)
 
 
+class Grouped(Tiny):
+    """Its first layer learns more slowly."""
+
+    name = "grouped"
+
+    def make_optimizer(self, hp: dict[str, Any]) -> Optimizer:
+        first, *rest = self.model
+        groups = [{"params": first.parameters(), "lr": hp["lr"] / 10}, {"params": nn.ModuleList(rest).parameters()}]
+        return SGD(groups, lr=hp["lr"], momentum=0.5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("trainer", ["Tiny", "Grouped"])
+def test_a_continuation_after_a_warm_up_holds_what_training_without_a_break_holds(
+    tmp_path: Path, trainer: str, optimizer: str
+) -> None:
+    """Once every study with a warm-up had to train a whole trial again: this class held what it was set up with last,
+    and an optimizer the defaults of the step at which it was made, or lists for the tuples of Adam.
+    """
+    rising = {"family": "values", "values": [0.1, 0.2], "milestones": [1]}
+    falling = {"family": "values", "values": [0.9, 0.8], "milestones": [1]}
+    hp = {"lr": rising, "bs": 4, "momentum": falling, "weight_decay": rising, "optimizer": optimizer}
+    check_resumes(Case(__file__, trainer, {"batches_per_step": 2}, hp, broken=3, steps=5), tmp_path)
+
+
 def test_a_state_that_was_loaded_stays_as_it_was() -> None:
     trainer = tiny()
     trainer.setup({"momentum": 0.9})

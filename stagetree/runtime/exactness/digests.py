@@ -110,7 +110,7 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
         inside = object.__getattribute__(value, "__dict__")
     if isinstance(inside, dict):
         groups = "param_groups" if isinstance(value, torch.optim.Optimizer) else None
-        yield from ((str(name), _sort_keys(inner) if name == groups else inner) for name, inner in list(inside.items()))
+        yield from ((str(name), _as_loaded(inner) if name == groups else inner) for name, inner in list(inside.items()))
     for kind in type(value).__mro__:
         named = vars(kind).get("__slots__", ())
         for name in [named] if isinstance(named, str) else named:
@@ -120,11 +120,17 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
                 yield name, object.__getattribute__(value, slot)
 
 
-def _sort_keys(groups: Any) -> Any:
-    """An optimizer's groups with their keys in order: loading a state puts `params` last."""
+def _as_loaded(groups: Any) -> Any:
+    """An optimizer's groups as they are after a state was loaded: with `params` elsewhere, and lists for tuples, such
+    as the `betas` of Adam.
+    """
     if not (type(groups) is list and all(type(group) is dict for group in groups)):
         return groups
-    return [{name: group[name] for name in sorted(group, key=str)} for group in groups]
+    return [{name: _list_for_tuple(group[name]) for name in sorted(group, key=str)} for group in groups]
+
+
+def _list_for_tuple(value: Any) -> Any:
+    return list(value) if type(value) is tuple else value
 
 
 def is_ours(value: Any) -> bool:
