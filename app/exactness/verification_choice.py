@@ -138,8 +138,7 @@ SHARE_OF_SAVINGS = 0.2
 def next_due_trial(plan: SearchPlan, device: str, slots: int = 1) -> Verification | None:
     """The whole trial that a suspicion, or a study before it ends, requires; None if there is none to train now.
 
-    slots: the number of slots that train. The whole trial begins once the others need no longer for the rest of the
-    study than the whole trial takes.
+    slots: the number of slots that train.
     """
     return next(filter(None, (_verify_trial(plan, trial, device) for trial in due_trials(plan, slots))), None)
 
@@ -156,9 +155,20 @@ def due_trials(plan: SearchPlan, slots: int = 1) -> Iterator[Trial]:
         if (saved := study.requested - study.unique) <= 0:
             continue
         steps = max((trial.steps for trial in study.trials if trial.path), default=0)
-        is_near_end = not study.active or 0 <= study.unique - study.executed <= (slots - 1) * steps
-        if is_near_end and 0 < steps < SHARE_OF_SAVINGS * saved and not _is_verified(plan, study):
+        if _is_near_end(study, steps, slots) and 0 < steps < SHARE_OF_SAVINGS * saved and not _is_verified(plan, study):
             yield from _most_resumed(plan, study)[:1]
+
+
+def _is_near_end(study: Study, steps: int, slots: int) -> bool:
+    """Whether a whole trial of these steps should begin now, so that it ends with the study and not after it.
+
+    It is the longest piece of the rest, which is therefore begun first. A chain's steps count as left until its stages
+    end. Where a tuner will add trials, nobody knows yet what is left.
+    """
+    if not study.active:
+        return True
+    is_complete = len(study.trials) >= study.spec.tuner.get("num_trials", 0)
+    return slots > 1 and is_complete and 0 <= study.unique - study.executed <= slots * steps
 
 
 def _most_suspected(plan: SearchPlan, studies: Iterable[Study], suspicions: Iterable[Suspicion]) -> list[Trial]:

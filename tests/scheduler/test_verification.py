@@ -261,6 +261,15 @@ def test_a_study_that_shares_much_ends_with_a_whole_trial_also_with_one_slot() -
     assert "whole" in kinds(workers) and judgement(workers, "many").verdict == Verdict.VERIFIED
 
 
+def test_a_whole_trial_begins_beside_the_last_others_of_its_study() -> None:
+    """Once all slots but one idled while it was trained: it began when nothing else was left."""
+    workers = proving(slots=2)
+    workers.scene.submit(rates(*(decay(10, 0.1 + 0.05 * n) for n in range(9)), steps=12))
+    workers.run()
+    proofs = [each.proof for each in workers.scene.events(e.ChainAssigned)]
+    assert None in proofs[proofs.index(VerificationKind.WHOLE) :], "others begin after it"
+
+
 def scene_with_long_trial(steps: int, slots: int) -> ToyWorkers:
     """Everything else was trained, while a trial of this many steps that shares nothing is still under way."""
     workers = proving(slots=slots)

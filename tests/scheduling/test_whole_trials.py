@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -98,12 +99,23 @@ def test_none_is_due_where_nothing_is_shared() -> None:
 
 
 def test_a_whole_trial_is_due_near_the_end_of_its_study() -> None:
-    """With other slots, while the last of them trains; alone, when nothing is left to train."""
+    """With other slots, before the last of the rest, so that all end together; alone, when nothing is left to train."""
     story = saving()
-    story.give(c.AddTrial(study=story.study, hp={"lr": 0.9}, steps=16))
-    assert [next_due_trial(story.plan, "cpu", slots) is not None for slots in (1, 2)] == [False, True]
+    for number in range(2):
+        story.give(c.AddTrial(study=story.study, hp={"lr": 0.9 + number / 100}, steps=16))
+        assert [next_due_trial(story.plan, "cpu", slots) is not None for slots in (1, 2)] == [False, True]
     story.give(c.AddTrial(study=story.study, hp={"lr": 0.95}, steps=16))
     assert [next_due_trial(story.plan, "cpu", slots) is not None for slots in (1, 2, 3)] == [False, False, True]
+
+
+def test_none_is_due_while_the_tuner_will_add_trials() -> None:
+    story = saving()
+    story.give(c.AddTrial(study=story.study, hp={"lr": 0.9}, steps=16))
+    tuner = {"kind": "random", "num_trials": 14, "max_steps": 16}
+    story.it.spec = replace(story.it.spec, tuner=tuner)
+    assert len(story.it.trials) == 13 and next_due_trial(story.plan, "cpu", 2) is None
+    story.give(c.AddTrial(study=story.study, hp={"lr": 0.91}, steps=16))
+    assert next_due_trial(story.plan, "cpu", 2) is not None
 
 
 def test_resumptions_are_compared_before_a_whole_trial() -> None:

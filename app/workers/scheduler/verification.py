@@ -69,7 +69,8 @@ class VerificationScheduling:
         """
         for frontier in self._frontiers() if slots.free else ():
             with self._fence.guard(frontier.id, VERIFYING):
-                for kind, able in group_by_kind(frontier.plan, slots, partial(_has_urgent_proof, frontier)):
+                is_wanted = partial(_has_urgent_proof, frontier, slots=len(slots.healthy))
+                for kind, able in group_by_kind(frontier.plan, slots, is_wanted):
                     proof = None
                     if not _is_being_checked(frontier.plan, able, slots):
                         proof = next_urgent(frontier, kind, len(able.healthy))
@@ -151,7 +152,7 @@ class VerificationScheduling:
         is_urgent: whether slots are reserved for it if too few are free.
         """
         waiting = self._cache.usable() if is_urgent else ()
-        is_wanted = partial(_has_urgent_proof, kind=kind)
+        is_wanted = partial(_has_urgent_proof, kind=kind, slots=len(able.healthy))
         gang = self._gangs.verification_gang(frontier, spans_of(proof), kind, able, is_wanted, waiting)
         if gang is None:
             return slots
@@ -186,8 +187,8 @@ class VerificationScheduling:
         self._cache.refresh(frontier.id, fresh=False)
 
 
-def _has_urgent_proof(frontier: Frontier, kind: str) -> bool:
-    return next_urgent(frontier, kind) is not None
+def _has_urgent_proof(frontier: Frontier, kind: str, slots: int) -> bool:
+    return next_urgent(frontier, kind, slots) is not None
 
 
 def _is_being_checked(plan: SearchPlan, able: Candidates, slots: Candidates) -> bool:
