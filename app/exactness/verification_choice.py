@@ -156,7 +156,7 @@ def due_trials(plan: SearchPlan, slots: int = 1) -> Iterator[Trial]:
             continue
         steps = max((trial.steps for trial in study.trials if trial.path), default=0)
         if _is_near_end(study, steps, slots) and 0 < steps < SHARE_OF_SAVINGS * saved and not _is_verified(plan, study):
-            yield from _most_resumed(plan, study)[:1]
+            yield from (_under_way(plan, study.trials) or _most_resumed(plan, study))[:1]
 
 
 def _is_near_end(study: Study, steps: int, slots: int) -> bool:
@@ -175,15 +175,22 @@ def _most_suspected(plan: SearchPlan, studies: Iterable[Study], suspicions: Iter
     """The longest trial that a suspicion concerns, or none. Among equals, the trial with the earliest suspicion: it
     settles the most; then the trial that is being trained again now.
     """
-    under_way = {each.stages[-1].node for each in plan.chains.values() if each.proof == VerificationKind.WHOLE}
     trials = [trial for study in studies for trial in study.trials if trial.state not in ENDED_EARLY]
+    under_way = {trial.key for trial in _under_way(plan, trials)}
     first = [(min((s.step for s in suspicions if s.concerns(plan, each)), default=None), each) for each in trials]
     suspected = [
-        (trial.steps, -step, bool(under_way.intersection(trial.path[-1:])), -place)
+        (trial.steps, -step, trial.key in under_way, -place)
         for place, (step, trial) in enumerate(first)
         if step is not None
     ]
     return [first[-place][1] for *_, place in sorted(suspected)[-1:]]
+
+
+def _under_way(plan: SearchPlan, trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that are being trained again as a whole now."""
+    last = [each.stages[-1] for each in plan.chains.values() if each.proof == VerificationKind.WHOLE]
+    places = {(stage.node, stage.end) for stage in last}
+    return [trial for trial in trials if places and trial.path and (trial.path[-1], trial.steps) in places]
 
 
 def _is_verified(plan: SearchPlan, study: Study) -> bool:

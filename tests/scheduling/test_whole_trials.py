@@ -280,6 +280,19 @@ def test_a_whole_trial_under_way_is_not_given_up_for_another_that_settles_as_muc
     assert not can_wait(story.plan, story.plan.chains[ChainId("now")])
 
 
+def test_a_whole_trial_at_the_end_is_not_given_up_for_one_that_resumed_more_often() -> None:
+    story = saving()
+    whole = next_due_trial(story.plan, "cpu")
+    assert whole is not None
+    chain = begin_chain(story, whole)
+    twice = steps(0.1, 0.3, 0.7, milestones=[8, 13])
+    story.give(c.AddTrial(study=story.study, hp={"lr": twice}, steps=20))
+    leaf = story.leaf(len(story.it.trials) - 1)
+    story.keep(story.leaf(1), 13)
+    story.train_through((leaf, 13, 20))
+    assert next_due_trial(story.plan, "cpu", 2) is None and not can_wait(story.plan, chain)
+
+
 def test_an_idle_slot_verifies_one_trial_of_a_study() -> None:
     story = compared_story()
     spare = next_for_idle_slot(story.plan, "cpu")
