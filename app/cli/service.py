@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from app.cli.errors import NOT_FOUND, UNREACHABLE, USAGE, fail
 from app.cli.options import DEFAULT_DIR, is_store
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 Asked = TypeVar("Asked", bound="StudyReader", covariant=True)
 Json = dict[str, Any]
+
+LISTEN_SECONDS = 1.0
+"""How long a connection on this machine may take."""
 
 LAST = "last"
 IDS_SHOWN = 5
@@ -81,8 +86,23 @@ def _connect(url: str | None) -> Iterator[Service[Documents]]:
     from stagetree.client import Client
 
     with Client(url) as client, explain_unreachable(is_named=url is not None):
+        if url is None:
+            _check_that_one_listens(client.url)
         documents = Documents(client)
         yield Service(documents, documents.check_work, place=documents.place)
+
+
+def _check_that_one_listens(url: str) -> None:
+    """Raise `Unreachable` at once if nothing listens there: nobody named that server, so it is not waited for."""
+    from stagetree.client import Unreachable
+
+    place = urlsplit(url)
+    try:
+        socket.create_connection((place.hostname or "", place.port or 0), LISTEN_SECONDS).close()
+    except ConnectionRefusedError as error:
+        raise Unreachable(url, error.strerror) from None
+    except OSError:  # the client finds out what it is
+        pass
 
 
 @contextmanager

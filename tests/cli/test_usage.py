@@ -313,8 +313,11 @@ def test_names_of_other_programs_are_answered(stagetree: Stagetree, line: str, s
 
 
 def test_neither_a_server_nor_a_store(stagetree: Stagetree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message named a missing server at 127.0.0.1:8000, and nothing else, to users who never started one."""
+    """The message named a missing server at 127.0.0.1:8000, and nothing else, to users who never started one. It came
+    after two seconds of further attempts.
+    """
     monkeypatch.setattr("stagetree.client.http.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("stagetree.client.http.pause_after", lambda failures: pytest.fail("it waits for a server"))
     said = stagetree("trials", "last")
     assert said.code == 69
     assert "There is no .stagetree here either: `stagetree run STUDY.yaml` makes one" in said.err
