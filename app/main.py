@@ -21,12 +21,13 @@ from app.events.sql_log import SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.outages import redact, store_is_unavailable
 from app.process.logs import write_json
-from app.registry import Catalogue, register
+from app.registry import Catalogue
 from app.service.health import Checks, NotReady, check_scheduler, check_schema, check_slots, check_space, check_writable
 from app.service.plan_history import PlanHistories
 from app.service.trial_logs import LogFolder
 from app.settings import Settings
 from app.settings import settings as read_settings
+from app.tuner_files import register
 from app.workers.celery_app import dropped_messages, wake_scheduler
 from app.workers.threads import Notifier
 from stagetree.sinks.addresses import Configured

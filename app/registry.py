@@ -1,39 +1,30 @@
-"""The trainers and tuners of this installation, from Python files named by the operator, never by a client.
+"""The trainers of this installation, from Python files named by the operator, never by a client.
 
-Trainer files are parsed without running them, so that the API process needs neither torch nor the user's code. A
-trainer's version is the literal `version` that it declares, or a hash of its code (`stagetree.source.versions`):
-changed code makes another plan, and never resumes from an old checkpoint.
-
-Tuner files (`STAGETREE_TUNERS=mine.py,theirs.py`) are run.
+The files are parsed without running them, so that the API process needs neither torch nor the user's code. A trainer's
+version is the literal `version` that it declares, or a hash of its code (`stagetree.source.versions`): changed code
+makes another plan, and never resumes from an old checkpoint.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import importlib.util
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from app.search.tuners.base import REGISTERED, Registered, Tuner
 from stagetree.sequences import did_you_mean
 from stagetree.source.definitions import Arguments
 from stagetree.source.discovery import ENTRIES, arguments, classes, scripts, single_rank, trainers_without
 from stagetree.source.loops import read_in_steps
 from stagetree.source.syntax import syntax_tree
 from stagetree.source.versions import SourceError, candidates, module_files, version_of
-from stagetree.spec import Problem, SpecError, StudySpec
-from stagetree.spec.errors import first_problems
-from stagetree.spec.tuners import TrialsTuner
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
 
 SETTLED_SECONDS = 2.0
 """A file that was written more recently may be written again without a change of its times."""
@@ -188,35 +179,11 @@ def describe(files: Iterable[str]) -> dict[str, str]:
     return {name: source.version for name, source in catalogue.describe().items()}
 
 
-def check_arguments(spec: StudySpec, source: TrainerSource) -> None:
-    """Raises `SpecError` for unknown arguments that a study gives its trainer, and for missing ones."""
-    if problems := first_problems(_wrong_arguments(spec, source)):
-        raise SpecError(problems)
-
-
-def _wrong_arguments(spec: StudySpec, source: TrainerSource) -> Iterator[Problem]:
-    """Unknown and missing arguments of the constructor, and weights that the trainer cannot begin from."""
-    takes = source.takes
-    for where, supplied in (("trainer_args", spec.trainer_args), ("runtime_args", spec.runtime_args)):
-        for name in supplied:
-            if not (takes.is_open or name in takes.names):
-                expected = f"there are {', '.join(takes.names)}" if takes.names else "it takes none"
-                problem = f"is no argument of trainer {spec.trainer!r}: {expected}{did_you_mean(name, takes.names)}"
-                yield Problem(f"{where}.{name}", problem)
-    if spec.begin_from is not None and not spec.begin_from.state and "begin" in source.lacks:
-        yield Problem("begin_from", f"needs a method `begin(self, weights)`, and trainer {spec.trainer!r} has none")
-    if source.single_rank and spec.ranks != 1:
-        yield Problem("ranks", f"must be 1: trainer {spec.trainer!r} {source.single_rank}")
-    for name in takes.required:
-        if name not in spec.trainer_args and name not in spec.runtime_args:
-            yield Problem(f"trainer_args.{name}", f"is missing: trainer {spec.trainer!r} has no default for it")
-
-
 def unread_hyper_parameters(spec: StudySpec, source: TrainerSource) -> list[str]:
     """Warnings about the hyper-parameters of a study that its script never reads."""
     if (reads := source.reads) is None:
         return []
-    named = [trial.hp for trial in spec.tuner.trials] if isinstance(spec.tuner, TrialsTuner) else []
+    named = [trial.hp for trial in getattr(spec.tuner, "trials", ())]
     names = dict.fromkeys(chain(spec.search_space.hyper_parameters if spec.space else (), *named))
     there = f"so its values change nothing: it reads {', '.join(sorted(reads)) or 'none'}"
     return [f"the script never reads {name}, {there}{did_you_mean(name, reads)}" for name in names if name not in reads]
@@ -270,63 +237,3 @@ def _stamps(files: Iterable[Path]) -> Stamps:
         else:
             stamps[file] = (at.st_mtime_ns, at.st_ctime_ns, at.st_size)
     return stamps
-
-
-class TunerFileError(Exception):
-    """A tuner file that cannot be used; the message names it and the reason."""
-
-
-def register(files: Iterable[str]) -> dict[str, str]:
-    """Register the tuners of all files; the version of each by its name. Raises `TunerFileError`."""
-    registered_now: dict[str, Registered] = {}
-    for path in files:
-        for name, registered in load(path).items():
-            if name in registered_now:
-                raise TunerFileError(f"{path}: there is another tuner named {name!r}; names must differ")
-            registered_now[name] = registered
-    REGISTERED.update(registered_now)
-    return {name: registered.version for name, registered in registered_now.items()}
-
-
-def call_with_tuners(files: Sequence[str], do: Callable[..., T], *given: Any) -> T:
-    """Call a function in a new process, where users' tuners are not registered yet. Raises `TunerFileError`."""
-    register(files)
-    return do(*given)
-
-
-def load(path: str) -> dict[str, Registered]:
-    """The tuners of one file by name. Raises `TunerFileError`, also for an exception of the file's code."""
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        raise TunerFileError(f"{path}: {error.strerror}") from None
-    digest = hashlib.sha256(source).hexdigest()[:16]
-    registered = {
-        str(tuner.__dict__["name"]): Registered(tuner, str(getattr(tuner, "version", digest)))
-        for tuner in _tuners(_run(Path(path), digest))
-    }
-    if not registered:
-        raise TunerFileError(f'{path} holds no tuner: a subclass of Tuner with name = "..." in its body')
-    return registered
-
-
-def _tuners(module: ModuleType) -> Iterator[type[Tuner]]:
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Tuner) and isinstance(value.__dict__.get("name"), str):
-            yield value
-
-
-def _run(path: Path, digest: str) -> ModuleType:
-    name = f"stagetree_tuners_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise TunerFileError(f"{path} is not a Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise TunerFileError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    return module

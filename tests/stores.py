@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,18 @@ from app.workers.slot.checkpoint_store import CheckpointStore, Stored
 from app.workers.state import State
 
 
-def still_store(folder: Path, name: str = "still") -> str:
-    """Make a store in a folder, with a submitted study that does not run; its id."""
+def still_store(folder: Path, name: str = "still", *, is_over: bool = False) -> str:
+    """Make a store in a folder, with a submitted study that does not run; its id. is_over: it was cancelled."""
     folder.mkdir()
     database = Database(f"sqlite:///{folder / 'stagetree.db'}")
     database.create()
     records = SqlRecords(database)
     spec = study_of([({"lr": 0.1}, 4)], name=name).to_json()
     command = c.SubmitStudy(plan=OPENED, study=StudyId("still-123456"), spec=spec, at=1.0)
-    write = Write(stream="plan-1", decide=lambda plan: decide(plan, command), at=1.0)
-    transact(records.log, Plans(records.log), write)
+    over = c.CancelStudy(study=StudyId("still-123456"), at=2.0)
+    for each in (command, over) if is_over else (command,):
+        write = Write(stream="plan-1", decide=partial(lambda given, plan: decide(plan, given), each), at=1.0)
+        transact(records.log, Plans(records.log), write)
     records.close()
     return "still-123456"
 

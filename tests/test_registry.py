@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from app import registry
-from app.registry import Catalogue, TrainerFileError, check_arguments, describe
+from app.registry import Catalogue, TrainerFileError, describe
 from app.service.submission import opening_event
 from app.settings import settings
+from app.trainer_arguments import check_arguments
 from app.workers.prefork import read_trainers
 from stagetree.source.definitions import Arguments
 from stagetree.spec import SpecError, StudySpec

@@ -14,9 +14,10 @@ from pydantic import Field, PlainValidator
 
 from app.api import examples
 from app.domain import commands as c
-from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments
+from app.registry import Catalogue, TrainerFileError, TrainerSource
 from app.service.access import NAME
 from app.service.study_checks import checked_study
+from app.trainer_arguments import check_arguments
 from stagetree.limits import Limits
 from stagetree.models.service import ScopeWord
 from stagetree.sequences import did_you_mean

@@ -28,9 +28,9 @@ from app.api.turns import LARGE_AT_ONCE, LARGE_SECONDS, PLACE_SECONDS, Turns
 from app.domain.terms import Principal, Unknown
 from app.events import StudyRecord
 from app.process.sandbox import LimitExceeded, SandboxLimits, run_in_sandbox
-from app.registry import call_with_tuners
 from app.service.access import Doorkeeper
 from app.service.services import InvalidField, Services
+from app.tuner_files import call_with_tuners
 
 T = TypeVar("T")
 

@@ -143,7 +143,7 @@ CODES = {
     "stagetree.spec.errors.SpecError": USAGE,
     "app.registry.TrainerFileError": USAGE,
     "app.settings.SettingsError": USAGE,
-    "app.registry.TunerFileError": USAGE,
+    "app.tuner_files.TunerFileError": USAGE,
     "app.service.html_report.NotALog": USAGE,
     "app.service.services.InvalidField": USAGE,
     "app.service.services.HttpProblem": FAILED,

@@ -93,7 +93,7 @@ def _connect(url: str | None) -> Iterator[Service[Documents]]:
 
 
 def _check_that_one_listens(url: str) -> None:
-    """Raise `Unreachable` at once if nothing listens there: nobody named that server, so it is not waited for."""
+    """Raise `Unreachable` at once if nothing listens there. The user did not name that server: there is one attempt."""
     from stagetree.client import Unreachable
 
     place = urlsplit(url)
@@ -101,8 +101,8 @@ def _check_that_one_listens(url: str) -> None:
         socket.create_connection((place.hostname or "", place.port or 0), LISTEN_SECONDS).close()
     except ConnectionRefusedError as error:
         raise Unreachable(url, error.strerror) from None
-    except OSError:  # the client finds out what it is
-        pass
+    except OSError:
+        pass  # the client reports it
 
 
 @contextmanager

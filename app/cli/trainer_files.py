@@ -15,7 +15,8 @@ from app.cli.init import examples_folder
 from app.cli.options import ListOutput, Server
 from app.cli.output import ListFormat, one_line, print_list
 from app.cli.service import open_server, server_url
-from app.registry import Catalogue, TrainerFileError, TrainerSource, check_arguments, describe
+from app.registry import Catalogue, TrainerFileError, TrainerSource, describe
+from app.trainer_arguments import check_arguments
 from stagetree.sequences import did_you_mean
 
 if TYPE_CHECKING:

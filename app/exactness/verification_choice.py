@@ -156,14 +156,14 @@ def due_trials(plan: SearchPlan, slots: int = 1) -> Iterator[Trial]:
             continue
         steps = max((trial.steps for trial in study.trials if trial.path), default=0)
         if _is_near_end(study, steps, slots) and 0 < steps < SHARE_OF_SAVINGS * saved and not _is_verified(plan, study):
-            yield from (_under_way(plan, study.trials) or _most_resumed(plan, study))[:1]
+            yield from (_repeated_now(plan, study.trials) or _most_resumed(plan, study))[:1]
 
 
 def _is_near_end(study: Study, steps: int, slots: int) -> bool:
     """Whether a whole trial of these steps should begin now, so that it ends with the study and not after it.
 
     It is the longest piece of the rest, which is therefore begun first. A chain's steps count as left until its stages
-    end. Where a tuner will add trials, nobody knows yet what is left.
+    end. The rest is not known while a tuner will add trials.
     """
     if not study.active:
         return True
@@ -176,7 +176,7 @@ def _most_suspected(plan: SearchPlan, studies: Iterable[Study], suspicions: Iter
     settles the most; then the trial that is being trained again now.
     """
     trials = [trial for study in studies for trial in study.trials if trial.state not in ENDED_EARLY]
-    under_way = {trial.key for trial in _under_way(plan, trials)}
+    under_way = {trial.key for trial in _repeated_now(plan, trials)}
     first = [(min((s.step for s in suspicions if s.concerns(plan, each)), default=None), each) for each in trials]
     suspected = [
         (trial.steps, -step, trial.key in under_way, -place)
@@ -186,7 +186,7 @@ def _most_suspected(plan: SearchPlan, studies: Iterable[Study], suspicions: Iter
     return [first[-place][1] for *_, place in sorted(suspected)[-1:]]
 
 
-def _under_way(plan: SearchPlan, trials: Iterable[Trial]) -> list[Trial]:
+def _repeated_now(plan: SearchPlan, trials: Iterable[Trial]) -> list[Trial]:
     """The trials that are being trained again as a whole now."""
     last = [each.stages[-1] for each in plan.chains.values() if each.proof == VerificationKind.WHOLE]
     places = {(stage.node, stage.end) for stage in last}

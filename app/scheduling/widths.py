@@ -14,7 +14,6 @@ from app.domain.events import Json, PackingProfiled
 from app.domain.search_plan import Node, SearchPlan
 from app.domain.terms import NodeId
 from stagetree.limits import BATCH_SIZES, LANES, MOST_LANES
-from stagetree.spec.tuners import KINDS
 
 WORTHWHILE = 1.1
 """The smallest speed-up for which another width is recommended, because measured times vary."""
@@ -70,6 +69,8 @@ def widest(plan: SearchPlan, slots: int) -> int:
 
     The limit is lower if a tuner may stop trials, because the number of filled lanes is then unpredictable.
     """
+    from stagetree.spec.tuners import KINDS  # a tenth of a second, which commands that only read need not wait for
+
     kinds = (KINDS.get(study.spec.kind) for study in plan.studies.values() if study.is_running)
     is_known = all(kind is not None and kind.trains_to_the_end for kind in kinds)
     most = max(map(len, _groups(plan)), default=0)

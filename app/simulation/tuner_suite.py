@@ -18,10 +18,10 @@ from app.domain import commands as c
 from app.domain import events as e
 from app.domain.search_plan import Node, Study, TrialEvent
 from app.domain.terms import StudyId
-from app.registry import load
 from app.search.replay import replay
 from app.search.tuners.base import REGISTERED, Next, Registered, Tuner, check_action, objectives_in
 from app.simulation.simulator import Simulator
+from app.tuner_files import load
 from stagetree.spec import StudySpec
 from stagetree.spec.file import read
 

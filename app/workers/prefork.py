@@ -220,7 +220,7 @@ def serve_queue(queue: str, **options: Any) -> NoReturn:
 
 
 def worker_options(queue: str) -> dict[str, Any]:
-    """The scheduler needs no process of its own for its tasks, and nobody on this machine watches for heartbeats."""
+    """The scheduler needs no process of its own for its tasks, and no process of this machine reads heartbeats."""
     return {"without_heartbeat": True, **({"pool": "solo"} if queue == SCHEDULER else {})}
 
 

@@ -23,12 +23,13 @@ from app.events.housekeeping import clean
 from app.events.sql_log import SqlRecords
 from app.events.trial_logs import TrialLogTable
 from app.process.garbage_collection import collect_young, freeze_survivors
-from app.registry import Catalogue, register
+from app.registry import Catalogue
 from app.scheduling.fair_share import POLICIES
 from app.settings import settings
 from app.storage.cached_store import CachedStore
 from app.storage.object_store import ObjectStore
 from app.storage.owned_store import open_owned
+from app.tuner_files import register
 from app.workers.celery_app import publish
 from app.workers.ownership import Ownership, runtime_folder
 from app.workers.remote_ranks import RankListener, interface_of

@@ -23,10 +23,12 @@ PACKAGES = {
 }
 """The packages that a command imports, without Python's own. Any other package makes the command slower."""
 
-ROOMS = {"cli", "domain", "events", "exactness", "outages", "process", "registry", "scheduling", "search", "service"}
-ROOMS |= {"input_fingerprints", "input_reader", "settings", "storage", "undeclared_inputs"}
-ROOMS |= {"simulation", "workers"}  # the study is not over, and its end is forecast with a simulated scheduler
-"""The parts of the service by which a store is read: no stack and no API."""
+ROOMS = {"cli", "domain", "events", "exactness", "outages", "process", "registry", "scheduling", "service", "settings"}
+ROOMS |= {"input_fingerprints", "input_reader", "storage"}
+"""The parts of the service by which a store is read: no stack, no API and no tuners."""
+
+FORECAST_ROOMS = {"search", "simulation", "tuner_files", "workers"}
+"""The end of a study that is not over is forecast with a simulated scheduler."""
 
 HELP_ROOMS = {"cli", "domain", "embedded", "outages", "process", "service", "workers"}
 
@@ -37,23 +39,29 @@ from app.cli import main
 def show():
     packages = {name.partition(".")[0] for name in sys.modules if not name.startswith("_")}
     packages -= {*sys.stdlib_module_names, "app", "stagetree"}
-    print(*sorted(packages), "|", *sorted({name.split(".")[1] for name in sys.modules if name.startswith("app.")}))
+    rooms = {name.split(".")[1] for name in sys.modules if name.startswith("app.")}
+    print(*sorted(packages), "|", *sorted(rooms), "|", "stagetree.spec" in sys.modules)
 
 atexit.register(show)
 main()
 """
 
 
+@pytest.mark.parametrize("is_over", [True, False])
 @pytest.mark.parametrize("command", PACKAGES, ids=" ".join)
-def test_a_command_imports_only_what_it_uses(command: tuple[str, ...], here: Path) -> None:
-    """`studies` took 0.8 s, of which SQLAlchemy, the tables, and the modules of all commands were the half."""
-    still_store(here / ".stagetree")
+def test_a_command_imports_only_what_it_uses(command: tuple[str, ...], here: Path, is_over: bool) -> None:
+    """`studies` took 0.8 s, of which SQLAlchemy, the tables, and the modules of all commands were the half; later the
+    tuners and the study file.
+    """
+    still_store(here / ".stagetree", is_over=is_over)
     call = [sys.executable, "-c", LIST, *command]
     shown = subprocess.run(call, cwd=here, capture_output=True, text=True, check=False)
     assert "Traceback" not in shown.stderr
-    packages, _, rooms = shown.stdout.splitlines()[-1].partition("|")
+    packages, rooms, has_study_files = shown.stdout.splitlines()[-1].split("|")
     assert set(packages.split()) <= PACKAGES[command]
-    assert set(rooms.split()) <= (HELP_ROOMS if command[0] == "--help" else ROOMS)
+    reading = ROOMS if is_over else ROOMS | FORECAST_ROOMS
+    assert set(rooms.split()) <= (HELP_ROOMS if command[0] == "--help" else reading)
+    assert has_study_files.strip() == "False" or not is_over
 
 
 def test_a_command_imports_no_other_command() -> None:

@@ -270,7 +270,7 @@ def test_a_whole_trial_under_way_is_not_given_up_for_another_that_settles_as_muc
     """Once a trial with a smaller number that ended later took its place: 36 of 40 steps were trained for nothing."""
     story = Parting(longer=-4, more=2, is_watched=True)
     story.compare(5, begin=13, step=16, stray=STRAY)
-    assert [trial.number for trial in due_trials(story.plan)] == [3], "of those that part at 13, all of one length"
+    assert [trial.number for trial in due_trials(story.plan)] == [3], "3, 4 and 5 part at 13, and have one length"
     stages = (
         e.Stage(node=story.trunk, start=0, end=13, study=story.study),
         e.Stage(node=story.leaf(4), start=13, end=16, study=story.study),

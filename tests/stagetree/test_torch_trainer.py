@@ -110,7 +110,7 @@ class Grouped(Tiny):
 def test_a_continuation_after_a_warm_up_holds_what_training_without_a_break_holds(
     tmp_path: Path, trainer: str, optimizer: str
 ) -> None:
-    """Once every study with a warm-up had to train a whole trial again: this class held what it was set up with last,
+    """Once every study with a warm-up had to train a whole trial again: this class held the names of its last set-up,
     and an optimizer the defaults of the step at which it was made, or lists for the tuples of Adam.
     """
     rising = {"family": "values", "values": [0.1, 0.2], "milestones": [1]}

@@ -17,10 +17,10 @@ from docs_pages import DOCS, blocks
 from app.cli.commands import app as cli
 from app.cli.errors import explain_errors
 from app.domain.terms import TrialEventKind
-from app.registry import TunerFileError, load, register
 from app.search.replay import replay
 from app.search.tuners.base import REGISTERED, pin_version
 from app.simulation.tuner_suite import CHECKS, check
+from app.tuner_files import TunerFileError, load, register
 from stagetree.spec import SpecError, StudySpec
 from tests.tuners.worlds import STUDY, numbered_events, run_simulator
 

@@ -11,9 +11,9 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.commands import app as cli
-from app.registry import register
 from app.search.tuners.base import REGISTERED
 from app.service.study_checks import check_tuner
+from app.tuner_files import register
 from stagetree.spec import SpecError, StudySpec
 
 WSD = {"family": "wsd", "peak": 0.05, "warmup": 0, "stable_until": 6, "decay": 4}

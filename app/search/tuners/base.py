@@ -192,7 +192,7 @@ class Registered:
 
 
 REGISTERED: dict[str, Registered] = {}
-"""By name. `app.registry` fills it at the start of a process, from files that the operator names."""
+"""By name. `app.tuner_files` fills it at the start of a process, from files that the operator names."""
 
 
 def custom(spec: StudySpec) -> Tuner:

@@ -110,7 +110,7 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
         inside = object.__getattribute__(value, "__dict__")
     if isinstance(inside, dict):
         groups = "param_groups" if isinstance(value, torch.optim.Optimizer) else None
-        yield from ((str(name), _as_loaded(inner) if name == groups else inner) for name, inner in list(inside.items()))
+        yield from ((str(name), _normalize_groups(inner) if name == groups else inner) for name, inner in list(inside.items()))
     for kind in type(value).__mro__:
         named = vars(kind).get("__slots__", ())
         for name in [named] if isinstance(named, str) else named:
@@ -120,7 +120,7 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
                 yield name, object.__getattribute__(value, slot)
 
 
-def _as_loaded(groups: Any) -> Any:
+def _normalize_groups(groups: Any) -> Any:
     """An optimizer's groups as they are after a state was loaded: with `params` elsewhere, and lists for tuples, such
     as the `betas` of Adam.
     """
