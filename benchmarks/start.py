@@ -24,7 +24,7 @@ from pathlib import Path
 TRAINER = Path(__file__).with_name("handover.py")
 """Its `noting` writes down when each step begins."""
 SCRIPT = "import torch; torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)"
-BUDGETS = {"import stagetree": 0.06, "run": 3.8, "studies": 0.55, "trials": 0.55, "--help": 0.18}
+BUDGETS = {"import stagetree": 0.06, "run": 3.3, "studies": 0.5, "trials": 0.5, "--help": 0.18}
 
 
 def main() -> None:
