@@ -109,8 +109,10 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
     with suppress(AttributeError):
         inside = object.__getattribute__(value, "__dict__")
     if isinstance(inside, dict):
-        groups = "param_groups" if isinstance(value, torch.optim.Optimizer) else None
-        yield from ((str(name), _normalize_groups(inner) if name == groups else inner) for name, inner in list(inside.items()))
+        own = dict(inside)
+        if isinstance(value, torch.optim.Optimizer) and "param_groups" in own:
+            own["param_groups"] = _normalize_groups(own["param_groups"])
+        yield from ((str(name), inner) for name, inner in own.items())
     for kind in type(value).__mro__:
         named = vars(kind).get("__slots__", ())
         for name in [named] if isinstance(named, str) else named:
