@@ -23,7 +23,7 @@ from app.events.file_records import FileRecords
 from app.events.schema_numbers import UnreadableSchema
 from app.process.folder_lock import is_in_use
 from app.registry import Catalogue
-from app.service import queries, slot_use
+from app.service import html_report, queries, slot_use, study_changes
 from app.service.files import kept_state, trial_metrics, write_state
 from app.service.health import Checks, NotReady, check_schema
 from app.service.plan_history import PlanHistories
@@ -110,18 +110,12 @@ class Store:
         return queries.stage_tree(self._use, self._use.find(study)).to_json()
 
     def replay(self, study: str, at: int | None = None) -> Json:
-        from app.service import html_report
-
         return html_report.replay(self._use, self._use.find(study), at).to_json()
 
     def log(self, study: str) -> str:
-        from app.service import html_report
-
         return "".join(html_report.log(self._use, self._use.find(study)))
 
     def report(self, study: str, *, public: bool = False, url: str = "") -> str:
-        from app.service import html_report
-
         with _not_found():
             return html_report.report(self._use, self._use.find(study), public=public, url=url)
 
@@ -133,16 +127,12 @@ class Store:
             return write_state(open_store(self._use.checkpoints), study, state, to, whole=False).path
 
     def film(self, study: str, kind: str = "svg", *, public: bool = False) -> bytes:
-        from app.service import html_report
-
         return html_report.film(self._use, self._use.find(study), kind, public=public)
 
     def slots(self, *, estimates: bool = False) -> list[Json]:
         return list(_pages(lambda cursor: queries.slots(self._use, PAGE, cursor, estimates=estimates)))
 
     def release_slot(self, slot: str) -> None:
-        from app.service import study_changes
-
         study_changes.release_slot(self._use, slot)
 
     def profile(self, opened: PlanOpened, batch: Json, kind: type[Profile], devices: Sequence[str]) -> Profile | None:
@@ -168,25 +158,17 @@ class Store:
         return [point.to_json() for point in trial_metrics(self._use, self._use.find(study), number).items]
 
     def add_note(self, study: str, text: str, trial: int | None = None) -> Json:
-        from app.service import study_changes
-
         return study_changes.add_note(self._use, self._use.find(study), self._write, text, trial).to_json()
 
     def correct_note(self, study: str, event: int, text: str) -> Json:
-        from app.service import study_changes
-
         study_changes.correct_note(self._use, self._use.find(study), self._write, event, text)
         return next(note for note in self.study(study, trials=False)["notes"] if note["event"] == event)
 
     def label(self, study: str, add: Sequence[str], remove: Sequence[str], attributes: Json) -> Json:
-        from app.service import study_changes
-
         study_changes.label(self._use, self._use.find(study), self._write, add, remove, attributes)
         return self.study(study, trials=False)
 
     def retry_trial(self, study: str, number: int) -> Json:
-        from app.service import study_changes
-
         study_changes.retry_trial(self._use, self._use.find(study), self._write, number)
         return self.trial(study, number)
 
@@ -212,8 +194,6 @@ class Store:
         return [each.to_json() for each in searching.suggestions(self._use, self._use.find(study)).items]
 
     def delete(self, study: str) -> None:
-        from app.service import study_changes
-
         study_changes.delete_study(self._use, self._use.find(study), self._write)
 
     def _write(self, stream: str, decide: Decide) -> list[StoredEvent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.domain import commands as c
 from app.domain import events as e
@@ -18,7 +18,9 @@ from app.service.views import plans
 from stagetree.limits import Limits
 from stagetree.models.service import Event
 from stagetree.sequences import parse
-from stagetree.spec import StudySpec
+
+if TYPE_CHECKING:
+    from stagetree.spec import StudySpec
 
 Json = dict[str, Any]
 
@@ -94,6 +96,8 @@ def _existing(study: Study, hp: Json) -> set[str]:
 
 
 def _spec(study: Study) -> StudySpec:
+    from stagetree.spec import StudySpec  # slow to import, and used by few commands that read a store
+
     return StudySpec(**study.spec.json)
 
 

@@ -180,11 +180,11 @@ def _open_sources(path: str | Path, files: Mapping[str, bytes]) -> tuple[_Source
     """The modules of a trainer's file, and the file's own path among them."""
     file = Path(path).resolve()
     base = root(file)[0]
-    return _sources(base, tuple(files.items())), file.relative_to(base).as_posix()
+    return _cached_sources(base, tuple(files.items())), file.relative_to(base).as_posix()
 
 
 @lru_cache(maxsize=1)
-def _sources(base: Path, files: tuple[tuple[str, bytes], ...]) -> _Sources:
+def _cached_sources(base: Path, files: tuple[tuple[str, bytes], ...]) -> _Sources:
     """The last ones are kept: several questions about a file follow each other."""
     return _Sources(base, dict(files))
 

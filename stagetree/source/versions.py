@@ -138,21 +138,19 @@ class _Names:
     words: tuple[str, ...]
 
 
+@lru_cache(maxsize=256)
 def _read_names(content: bytes, file: Path, package: tuple[str, ...]) -> _Names:
-    """Raises `SourceError`. file: only for its message."""
+    """Cached: a trainer's files are read several times before it is known that they do not change.
+
+    Raises `SourceError`.
+    """
     try:
-        return _parse_names(content, package)
+        tree = syntax_tree(content, filename=str(file))
+        return _Names(tuple(_imported_names(tree, package)), tuple(_commands(tree)))
     except SyntaxError as error:
         raise SourceError(f"{file}, line {error.lineno}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError):
         raise SourceError(f"{file}: is not a Python file") from None
-
-
-@lru_cache(maxsize=256)
-def _parse_names(content: bytes, package: tuple[str, ...]) -> _Names:
-    """Cached by the content: a trainer's files are read several times before it is known that they do not change."""
-    tree = syntax_tree(content)
-    return _Names(tuple(_imported_names(tree, package)), tuple(_commands(tree)))
 
 
 def _imported_names(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:

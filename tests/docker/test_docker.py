@@ -27,7 +27,7 @@ from app.service.health import check_schema
 from app.settings import Settings
 from app.storage.object_store import open_store
 from app.workers.celery_app import celery
-from app.workers.prefork import serve_queue, worker_options
+from app.workers.prefork import serve_api, serve_queue, worker_options
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -116,9 +116,17 @@ def test_the_embedded_stack_starts_the_same_workers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(celery, "Worker", Noting)
     with pytest.raises(SystemExit):
         serve_queue(queue, **worker_options(queue))
-    in_docker = arguments(docker_commands()[service]) | {"queues": [queue], "optimization": None}
-    assert in_docker.items() <= (started | {"optimization": None}).items()
+    in_docker = arguments(docker_commands()[service]) | {"queues": [queue]}
+    assert in_docker.pop("optimization") == "default"
+    assert in_docker.items() <= started.items()
     assert started["beat"] == ("-B" in docker_commands()[service])
+
+
+def test_the_embedded_stack_starts_the_same_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: given.update(app=app, **options))
+    serve_api("127.0.0.1", 1)
+    assert given == uvicorn_options(["api"]) | {"access_log": False, "host": "127.0.0.1", "port": 1}
 
 
 def test_every_queue_is_a_slot_or_the_scheduler() -> None:

@@ -13,7 +13,6 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from app.domain.leaderboard import ENOUGH
-from app.search.samplers.optuna_sampler import load_optuna
 from stagetree.models.pages import Importance, ImportanceOf
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def _quartile_labels(column: Sequence[float | None]) -> list[str]:
 
 def _shares(varied: Mapping[str, list[Any]], values: Sequence[float], mode: str) -> dict[str, float]:
     """Raises RuntimeError without Optuna."""
+    from app.search.samplers.optuna_sampler import load_optuna  # brings all samplers, which other answers need not
+
     optuna = load_optuna()
     spaces = {name: _distribution(column) for name, column in varied.items()}
     study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
